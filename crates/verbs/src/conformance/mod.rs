@@ -1,0 +1,1 @@
+//! The conformance suite: one library function over a pair of providers.
