@@ -1,1 +1,26 @@
-fn main() {}
+//! The `legato` command.
+#![forbid(unsafe_code)]
+
+mod args;
+mod failure;
+mod machine;
+mod node;
+mod run;
+
+use clap::Parser as _;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let result = match args::Arguments::parse().command {
+        args::Command::Run(arguments) => run::run(&arguments),
+        args::Command::Node(arguments) => node::run(&arguments),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(Failure { code, text }) => {
+            eprintln!("legato: {text}");
+            ExitCode::from(code)
+        }
+    }
+}

@@ -1,1 +1,29 @@
-//! In the making.
+//! What stays in local memory, and how the rest moves.
+//!
+//! [`engine::Pager`] is the policy: which pages are evicted, fetched, written back, prefetched,
+//! and where they are. It knows the operating system only through the [`Kernel`] trait, so that
+//! the simulator drives it with no kernel. `uffd` is the other side of that trait: the thin Linux
+//! mechanism, and the agent's loop inside the program.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod budget;
+pub mod engine;
+mod entry;
+pub mod far;
+mod frames;
+mod kernel;
+mod prefetch;
+pub mod replacement;
+mod table;
+#[cfg(target_os = "linux")]
+pub mod uffd;
+
+pub use budget::Budget;
+pub use engine::{Fault, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceEvent};
+pub use far::{FrameBuffer, NodeIndex};
+pub use frames::FrameIndex;
+pub use kernel::{EvictError, FillError, FrameMemory, Kernel, PageRange, SpaceId};

@@ -45,6 +45,11 @@ pub enum AgentMessageBody {
     FarMemoryFull { text: String },
     /// The agent cannot go on; it has killed the program.
     Fatal { text: String },
+    /// The last message: nothing that the agent serves is left, because the program has ended or
+    /// has replaced itself (`execve`). A connection that ends without it means a dead agent.
+    Done,
+    /// The program forked; the child's userfaultfd is attached, to be held like the program's.
+    Forked,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -110,6 +115,8 @@ impl AgentMessage {
             AgentMessageBody::NodeLost { node, pages, text } => (4, *node, *pages, text.as_str()),
             AgentMessageBody::FarMemoryFull { text } => (5, 0, 0, text.as_str()),
             AgentMessageBody::Fatal { text } => (6, 0, 0, text.as_str()),
+            AgentMessageBody::Done => (7, 0, 0, ""),
+            AgentMessageBody::Forked => (8, 0, 0, ""),
         };
         let text = &text[..text.floor_char_boundary(TEXT_SIZE)];
         let mut raw = RawAgentMessage {
@@ -151,6 +158,8 @@ impl AgentMessage {
             }
             5 => AgentMessageBody::FarMemoryFull { text },
             6 => AgentMessageBody::Fatal { text },
+            7 => AgentMessageBody::Done,
+            8 => AgentMessageBody::Forked,
             _ => return Err(ControlError::Malformed),
         };
         Ok(Self {
@@ -236,6 +245,8 @@ mod tests {
                 text: "sort".to_string(),
             },
             AgentMessageBody::Ready,
+            AgentMessageBody::Done,
+            AgentMessageBody::Forked,
             AgentMessageBody::NodeLost {
                 node: 2,
                 pages: 77,

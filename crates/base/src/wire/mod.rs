@@ -2,5 +2,7 @@
 //! turned into a value; nothing that a peer wrote is believed before that.
 
 pub mod control;
+pub mod message;
+pub mod node;
 pub mod slot;
 pub mod stats;

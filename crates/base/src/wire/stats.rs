@@ -30,6 +30,11 @@ macro_rules! counters {
                 Self { $($name: raw.$name.get(),)* }
             }
 
+            /// Every counter with its name.
+            pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+
             /// Adds another agent's counters to these, peaks included.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*

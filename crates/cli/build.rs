@@ -1,0 +1,96 @@
+//! Builds the shared object that `legato run` loads into programs, so that the one binary carries
+//! it inside.
+//!
+//! A second cargo does it and not a dependency edge, because the object is another kind of
+//! artifact: without the standard library, without unwinding, with no library needed at load time,
+//! and always optimised. Its features must not be unified with those of the binary either.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Crates whose sources end up in the object, seen from `crates/`.
+const SOURCES: [&str; 6] = [
+    "base/src",
+    "verbs/src",
+    "providers/src",
+    "fabric/src",
+    "pager/src",
+    "cli/preload",
+];
+
+/// The linker's part: nothing of the C runtime, no undefined symbol, everything bound at load.
+const LINK_ARGUMENTS: [&str; 6] = [
+    "-nostartfiles",
+    "-nostdlib",
+    "-Wl,-z,defs",
+    "-Wl,-z,now",
+    "-Wl,-Bsymbolic",
+    "-Wl,-soname,legato-agent.so",
+];
+
+/// Set for this build script and wrong for another build: flags (coverage, sanitizers) that need
+/// the standard library, and wrappers (clippy) that check instead of compiling.
+const FOREIGN_VARIABLES: [&str; 6] = [
+    "CARGO_ENCODED_RUSTFLAGS",
+    "RUSTFLAGS",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "CLIPPY_ARGS",
+    "CARGO_BUILD_TARGET",
+    "CARGO_TARGET_DIR",
+];
+
+fn main() {
+    let here = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let crates = here.parent().expect("the crate lies in crates/");
+    for source in SOURCES {
+        println!("cargo:rerun-if-changed={}", crates.join(source).display());
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+    let object = if is_agent(&here.join("preload")) {
+        build(&here.join("preload/Cargo.toml"), crates)
+    } else {
+        let empty = PathBuf::from(variable("OUT_DIR")).join("empty");
+        std::fs::write(&empty, b"").expect("OUT_DIR is writable");
+        println!("cargo:warning=crates/cli/preload is no agent yet: programs will run without one");
+        empty
+    };
+    println!("cargo:rustc-env=LEGATO_AGENT_OBJECT={}", object.display());
+}
+
+fn is_agent(preload: &Path) -> bool {
+    std::fs::read_to_string(preload.join("src/lib.rs"))
+        .is_ok_and(|source| source.contains("legato_shared_object"))
+}
+
+fn build(manifest: &Path, crates: &Path) -> PathBuf {
+    let target = variable("TARGET");
+    let directory = PathBuf::from(variable("OUT_DIR")).join("agent");
+    let mut cargo = Command::new(variable("CARGO"));
+    cargo
+        .args(["rustc", "--lib", "--crate-type", "cdylib", "--profile", "agent"])
+        .args(["--target", &target])
+        .arg("--manifest-path")
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(&directory);
+    if crates.join("../Cargo.lock").exists() {
+        cargo.arg("--locked");
+    }
+    cargo.args(["--", "--cfg", "legato_shared_object"]);
+    for argument in LINK_ARGUMENTS {
+        cargo.arg(format!("-Clink-arg={argument}"));
+    }
+    for name in FOREIGN_VARIABLES {
+        cargo.env_remove(name);
+    }
+    let status = cargo.status().expect("cargo starts");
+    assert!(status.success(), "the agent's shared object does not build: {status}");
+    directory
+        .join(target)
+        .join("agent/liblegato_preload.so")
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name} for build scripts"))
+}

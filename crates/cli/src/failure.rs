@@ -1,0 +1,33 @@
+//! What ends the command before its work: one line and an exit status.
+
+use std::fmt::Display;
+
+/// The command could not start what it was asked to start.
+pub(crate) const EXIT_REFUSED: u8 = 2;
+/// The program exists and cannot be executed (as shells have it, POSIX 2.8.2).
+pub(crate) const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// There is no such program.
+pub(crate) const EXIT_NOT_FOUND: u8 = 127;
+/// Added to the number of the signal that ended the program.
+pub(crate) const EXIT_SIGNAL_BASE: u8 = 128;
+
+/// One line for the user, and the exit status.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn refused(text: impl Display) -> Self {
+        Self {
+            code: EXIT_REFUSED,
+            text: text.to_string(),
+        }
+    }
+
+    /// For a call that the system refused: `doing` says what it was for.
+    pub(crate) fn system(doing: impl Display, error: impl Display) -> Self {
+        Self::refused(format_args!("{doing}: {error}"))
+    }
+}

@@ -1,0 +1,55 @@
+//! What the machine has.
+
+use legato_base::Bytes;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Memory that new work can use without swapping (`MemAvailable`, proc_meminfo(5)).
+pub(crate) fn memory_available() -> std::io::Result<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    parse_available(&text)
+        .ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemAvailable"))
+}
+
+fn parse_available(meminfo: &str) -> Option<Bytes> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Bytes::kib(kib))
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(bytes)
+}
+
+/// 128 random bits in hexadecimal: the part of a name that no other process guesses.
+pub(crate) fn random_name() -> std::io::Result<String> {
+    let bytes: [u8; 16] = random_bytes()?;
+    Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_found() {
+        let text = "MemTotal:  100 kB\nMemFree:  7 kB\nMemAvailable:   2048 kB\n";
+        assert_eq!(parse_available(text), Some(Bytes::mib(2)));
+        assert_eq!(parse_available("MemTotal: 1 kB\n"), None);
+        assert!(memory_available().unwrap() > Bytes(0));
+    }
+
+    #[test]
+    fn random_names_differ() {
+        let name = random_name().unwrap();
+        assert_eq!(name.len(), 32);
+        assert_ne!(name, random_name().unwrap());
+    }
+}

@@ -1,0 +1,208 @@
+//! The memory nodes of one run: given by the user, or started here and taken down again.
+
+use crate::args::RunArguments;
+use crate::failure::Failure;
+use crate::machine;
+use crate::node::{self, READY};
+use legato_base::Bytes;
+use legato_base::time::Duration as Timeout;
+use legato_verbs::Address;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::io::Read as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+/// Memory nodes of the embedded default: two, so that a run looks like one on a cluster.
+const EMBEDDED_NODES: u64 = 2;
+/// How long a memory node may take to start: it reserves address space and opens a socket.
+const START_SECONDS_MAX: i64 = 10;
+/// How long one may take to end before it is killed.
+const STOP_SECONDS_MAX: i64 = 2;
+/// How long a memory node that the user named may take to answer.
+const ANSWER_MAX: Timeout = Timeout::from_secs(5);
+
+/// The memory nodes that a program uses, in the order in which its agents know them.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    pub(crate) list: Vec<Node>,
+}
+
+/// One memory node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) address: Address,
+    pub(crate) process: Option<NodeProcess>,
+    pub(crate) lost: bool,
+    /// Pages whose only copy was there when it was lost.
+    pub(crate) pages_lost: u64,
+}
+
+/// A memory node that this process started.
+#[derive(Debug)]
+pub(crate) struct NodeProcess {
+    pub(crate) pid: Pid,
+    handle: OwnedFd,
+    /// The node ends when this end of its standard input is closed, however that happens.
+    lifeline: ChildStdin,
+    ended: bool,
+}
+
+impl Nodes {
+    /// Checks the given nodes or starts the embedded ones.
+    pub(crate) fn provide(arguments: &RunArguments) -> Result<Self, Failure> {
+        if arguments.nodes.is_empty() {
+            return start_embedded(arguments.memory);
+        }
+        for address in &arguments.nodes {
+            node::status::query(address, ANSWER_MAX)
+                .map_err(|error| Failure::refused(format_args!("memory node {address}: {error}")))?;
+        }
+        let list = arguments.nodes.iter().map(|address| Node::new(address.clone(), None));
+        Ok(Self {
+            list: list.collect(),
+        })
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.list.iter().map(|node| node.address.to_string()).collect()
+    }
+
+    pub(crate) fn is_node(&self, pid: Pid) -> bool {
+        let mut processes = self.list.iter().filter_map(|node| node.process.as_ref());
+        processes.any(|process| process.pid == pid)
+    }
+
+    /// A child has been reaped; it may have been a node.
+    pub(crate) fn handle_child_ended(&mut self, pid: Pid) {
+        for node in &mut self.list {
+            if let Some(process) = node.process.as_mut().filter(|process| process.pid == pid) {
+                process.ended = true;
+                node.lost = true;
+            }
+        }
+    }
+
+    /// Ends the nodes that were started here and waits for them.
+    pub(crate) fn stop(self) {
+        let processes: Vec<_> = self.list.into_iter().filter_map(|node| node.process).collect();
+        for process in processes.iter().filter(|process| !process.ended) {
+            // ESRCH: it has ended by itself meanwhile.
+            let _ = pidfd_send_signal(&process.handle, Signal::TERM);
+        }
+        for process in processes {
+            process.reap();
+        }
+    }
+}
+
+impl Node {
+    fn new(address: Address, process: Option<NodeProcess>) -> Self {
+        Self {
+            address,
+            process,
+            lost: false,
+            pages_lost: 0,
+        }
+    }
+}
+
+impl NodeProcess {
+    fn reap(self) {
+        drop(self.lifeline);
+        if self.ended {
+            return;
+        }
+        if !wait_readable(&self.handle, STOP_SECONDS_MAX) {
+            let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+        }
+        let _ = rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty());
+    }
+}
+
+fn start_embedded(memory: Option<Bytes>) -> Result<Nodes, Failure> {
+    let available = machine::memory_available()
+        .map_err(|error| Failure::system("cannot find out how much memory there is", error))?;
+    let memory = memory.unwrap_or(Bytes(available.0 / 2));
+    if memory > available {
+        return Err(Failure::refused(format_args!(
+            "--memory {memory} is more than the {available} that this machine has available"
+        )));
+    }
+    let name = machine::random_name()
+        .map_err(|error| Failure::system("cannot draw a random name", error))?;
+    let mut nodes = Nodes { list: Vec::new() };
+    for number in 0..EMBEDDED_NODES {
+        let address = Address::Shm(format!("@legato-{name}-{number}"));
+        match start_one(&address, Bytes(memory.0 / EMBEDDED_NODES)) {
+            Ok(process) => nodes.list.push(Node::new(address, Some(process))),
+            Err(failure) => {
+                nodes.stop();
+                return Err(failure);
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+fn start_one(address: &Address, memory: Bytes) -> Result<NodeProcess, Failure> {
+    let failed = |error| Failure::system("cannot start a memory node", error);
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("legato")
+        .arg("node")
+        .arg(format!("--memory={}", memory.0))
+        .arg(format!("--listen={address}"))
+        .arg("--embedded")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // The terminal's signals are for the program: it may still need its memory.
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let pid = Pid::from_child(&child);
+    let handle = pidfd_open(pid, PidfdFlags::empty())
+        .map_err(|error| Failure::system("cannot watch a memory node", error))?;
+    let (Some(lifeline), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        unreachable!("both were asked for as pipes");
+    };
+    let process = NodeProcess {
+        pid,
+        handle,
+        lifeline,
+        ended: false,
+    };
+    if is_ready(output) {
+        return Ok(process);
+    }
+    process.reap();
+    // It has said why on standard error, which it shares with this process.
+    Err(Failure::refused("a memory node did not start"))
+}
+
+/// Waits for the line that a node prints once it listens.
+fn is_ready(mut output: ChildStdout) -> bool {
+    let mut line = [0; READY.len()];
+    let mut filled = 0;
+    while filled < line.len() && wait_readable(&output, START_SECONDS_MAX) {
+        match output.read(&mut line[filled..]) {
+            Ok(0) | Err(_) => return false,
+            Ok(count) => filled += count,
+        }
+    }
+    line == READY
+}
+
+fn wait_readable(descriptor: &impl AsFd, seconds: i64) -> bool {
+    let limit = Timespec {
+        tv_sec: seconds,
+        tv_nsec: 0,
+    };
+    let mut descriptors = [PollFd::new(descriptor, PollFlags::IN)];
+    loop {
+        match poll(&mut descriptors, Some(&limit)) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.is_ok_and(|ready| ready > 0),
+        }
+    }
+}

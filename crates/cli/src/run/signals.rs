@@ -1,0 +1,115 @@
+//! Signals as events of the supervisor's loop.
+//!
+//! A terminal sends its signals to the whole foreground process group: the program has them
+//! already. What another process sends to the supervisor alone is passed on. The two are told
+//! apart by `si_code` (`sigaction(2)`).
+
+use rustix::process::{Pid, Signal};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+const FORWARDED: [(i32, Signal); 6] = [
+    (SIGHUP, Signal::HUP),
+    (SIGINT, Signal::INT),
+    (SIGQUIT, Signal::QUIT),
+    (SIGTERM, Signal::TERM),
+    (SIGUSR1, Signal::USR1),
+    (SIGUSR2, Signal::USR2),
+];
+
+/// What a signal means to the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignalEvent {
+    ChildEnded,
+    /// The terminal sent it to the program too.
+    FromTerminal(Signal),
+    /// Sent to the supervisor alone.
+    FromProcess(Signal, Option<Pid>),
+}
+
+/// The signals that the supervisor takes. A handler is set back to the default by `execve(2)`,
+/// so the program starts as if nobody had asked for them.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    delivery: SignalDelivery<UnixStream, WithOrigin>,
+}
+
+impl Signals {
+    /// Signals that were ignored on entry (`nohup`) stay ignored, for the program as well.
+    pub(crate) fn take() -> std::io::Result<Self> {
+        let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status")?);
+        let forwarded = FORWARDED.iter().map(|&(number, _)| number);
+        let wanted = forwarded.filter(|&number| ignored & (1 << (number - 1)) == 0);
+        let (read, write) = UnixStream::pair()?;
+        let all = wanted.chain([SIGCHLD]);
+        let delivery = SignalDelivery::with_pipe(read, write, WithOrigin::default(), all)?;
+        Ok(Self { delivery })
+    }
+
+    pub(crate) fn poll(&mut self) -> Vec<SignalEvent> {
+        self.delivery
+            .pending()
+            .filter_map(|origin| classify(&origin))
+            .collect()
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.delivery.get_read().as_fd()
+    }
+}
+
+fn classify(origin: &Origin) -> Option<SignalEvent> {
+    if origin.signal == SIGCHLD {
+        return Some(SignalEvent::ChildEnded);
+    }
+    let &(_, signal) = FORWARDED.iter().find(|(number, _)| *number == origin.signal)?;
+    if origin.cause == Cause::Kernel {
+        return Some(SignalEvent::FromTerminal(signal));
+    }
+    let sender = origin.process.and_then(|process| Pid::from_raw(process.pid));
+    Some(SignalEvent::FromProcess(signal, sender))
+}
+
+/// The mask of ignored signals, bit N-1 for signal N (`SigIgn`, proc_pid_status(5)).
+fn ignored_signals(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_is_read() {
+        assert_eq!(ignored_signals("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
+        assert_eq!(ignored_signals("Name:\tx\n"), 0);
+    }
+
+    #[test]
+    fn signals_of_the_terminal_are_not_those_of_a_process() {
+        let origin = |cause, process| Origin {
+            signal: SIGINT,
+            process,
+            cause,
+        };
+        assert_eq!(
+            classify(&origin(Cause::Kernel, None)),
+            Some(SignalEvent::FromTerminal(Signal::INT))
+        );
+        let sent = Cause::Sent(signal_hook::low_level::siginfo::Sent::User);
+        assert_eq!(
+            classify(&origin(sent, None)),
+            Some(SignalEvent::FromProcess(Signal::INT, None))
+        );
+    }
+}

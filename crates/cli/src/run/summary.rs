@@ -1,0 +1,208 @@
+//! What a run tells at its end, for people and as JSON.
+
+use super::agents::AgentReport;
+use legato_base::histogram::Histogram;
+use legato_base::wire::stats::AgentCounters;
+use legato_base::{Bytes, Duration};
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+
+/// Everything that is known at the end of a run.
+#[derive(Debug)]
+pub(crate) struct RunReport {
+    pub(crate) exit_status: u8,
+    /// The program did not start, because its agent could not; it has said why.
+    pub(crate) refused: bool,
+    pub(crate) cache: Bytes,
+    pub(crate) processes: Vec<AgentReport>,
+    pub(crate) nodes: Vec<NodeReport>,
+}
+
+/// One memory node at the end of a run.
+#[derive(Debug)]
+pub(crate) struct NodeReport {
+    pub(crate) address: String,
+    /// Of a node that the run has started itself.
+    pub(crate) pid: Option<i32>,
+    pub(crate) lost: bool,
+    pub(crate) pages_lost: u64,
+}
+
+impl RunReport {
+    /// Sums over all processes; but the cache limit holds for each process, so its peak is that
+    /// of the highest.
+    fn totals(&self) -> (AgentCounters, Histogram) {
+        let mut counters = AgentCounters::default();
+        let mut fault_ns = Histogram::default();
+        let mut cache_peak = 0;
+        for process in &self.processes {
+            counters.add(&process.stats.counters);
+            fault_ns.merge(&process.stats.fault_ns);
+            cache_peak = cache_peak.max(process.stats.counters.cache_bytes_peak);
+        }
+        counters.cache_bytes_peak = cache_peak;
+        (counters, fault_ns)
+    }
+}
+
+/// The short block on standard error.
+pub(crate) fn text(report: &RunReport) -> String {
+    let (counters, fault_ns) = report.totals();
+    if report.processes.is_empty() {
+        return "legato: no process attached to far memory\n".into();
+    }
+    let time = |per_mille| Duration::from_nanos(fault_ns.quantile(per_mille));
+    let processes = match report.processes.len() {
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
+    };
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        text,
+        "legato: {processes}; far pages peak {} ({}); cache peak {} of {}",
+        counters.far_pages_peak,
+        Bytes::pages(counters.far_pages_peak),
+        Bytes(counters.cache_bytes_peak),
+        report.cache,
+    );
+    let _ = writeln!(
+        text,
+        "legato: faults {} (p50 {}, p99 {}, max {})",
+        counters.faults,
+        time(500),
+        time(990),
+        Duration::from_nanos(fault_ns.max()),
+    );
+    let _ = writeln!(
+        text,
+        "legato: pages fetched {}, written {}, prefetched {}, skipped as clean {}, lost {}",
+        counters.pages_fetched,
+        counters.pages_written,
+        counters.pages_prefetched,
+        counters.pages_clean_dropped,
+        counters.pages_lost,
+    );
+    text
+}
+
+/// The content of `--stats`.
+pub(crate) fn json(report: &RunReport) -> Value {
+    let (counters, fault_ns) = report.totals();
+    let mut object = counter_fields(&counters);
+    object.insert("exit_status".into(), report.exit_status.into());
+    object.insert("cache_bytes_limit".into(), report.cache.0.into());
+    object.insert("fault_ns".into(), quantiles(&fault_ns));
+    object.insert("nodes".into(), report.nodes.iter().map(node).collect());
+    object.insert("processes".into(), report.processes.iter().map(process).collect());
+    object.into()
+}
+
+fn counter_fields(counters: &AgentCounters) -> Map<String, Value> {
+    let entries = counters.entries();
+    entries.map(|(name, count)| (name.to_owned(), count.into())).collect()
+}
+
+fn quantiles(fault_ns: &Histogram) -> Value {
+    json!({
+        "p50": fault_ns.quantile(500),
+        "p99": fault_ns.quantile(990),
+        "max": fault_ns.max(),
+    })
+}
+
+fn node(node: &NodeReport) -> Value {
+    let mut object = json!({
+        "address": node.address,
+        "lost": node.lost,
+        "pages_lost": node.pages_lost,
+    });
+    if let Some(pid) = node.pid {
+        object["pid"] = pid.into();
+    }
+    object
+}
+
+fn process(process: &AgentReport) -> Value {
+    let mut object = counter_fields(&process.stats.counters);
+    object.insert("pid".into(), process.pid.into());
+    object.insert("command".into(), process.command.as_str().into());
+    object.insert("fault_ns".into(), quantiles(&process.stats.fault_ns));
+    object.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use legato_base::wire::stats::StatsPage;
+
+    fn agent(pid: i32, cache_peak: u64, faults: &[u64]) -> AgentReport {
+        let mut stats = StatsPage::default();
+        stats.counters.cache_bytes_peak = cache_peak;
+        stats.counters.faults = faults.len() as u64;
+        stats.counters.far_pages_peak = 256;
+        for &fault in faults {
+            stats.fault_ns.record(fault);
+        }
+        AgentReport {
+            pid,
+            command: "sort".into(),
+            stats,
+        }
+    }
+
+    fn report() -> RunReport {
+        RunReport {
+            exit_status: 3,
+            refused: false,
+            cache: Bytes::mib(64),
+            processes: vec![agent(10, 1 << 20, &[4_000, 5_000]), agent(11, 1 << 21, &[9_000])],
+            nodes: vec![NodeReport {
+                address: "shm:@a".into(),
+                pid: Some(9),
+                lost: true,
+                pages_lost: 7,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_json_has_every_promised_field() {
+        let value = json(&report());
+        for name in [
+            "exit_status",
+            "cache_bytes_limit",
+            "cache_bytes_peak",
+            "faults",
+            "pages_fetched",
+            "pages_written",
+            "pages_clean_dropped",
+            "pages_prefetched",
+            "pages_lost",
+        ] {
+            assert!(value[name].is_u64(), "{name}");
+        }
+        for name in ["p50", "p99", "max"] {
+            assert!(value["fault_ns"][name].is_u64(), "{name}");
+        }
+        assert_eq!(value["exit_status"], 3);
+        assert_eq!(value["faults"], 3);
+        assert_eq!(value["fault_ns"]["max"], 9_000);
+        assert_eq!(value["cache_bytes_peak"], 1 << 21, "the highest, not the sum");
+        assert_eq!(
+            value["nodes"][0],
+            json!({"address": "shm:@a", "pid": 9, "lost": true, "pages_lost": 7})
+        );
+        assert_eq!(value["processes"][1]["pid"], 11);
+        assert_eq!(value["processes"][1]["faults"], 1);
+    }
+
+    #[test]
+    fn the_summary_is_three_lines() {
+        let text = text(&report());
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.contains("2 processes; far pages peak 512 (2 MiB)"), "{text}");
+        assert!(text.contains("cache peak 2 MiB of 64 MiB"), "{text}");
+        assert!(text.lines().all(|line| line.starts_with("legato: ")));
+    }
+}

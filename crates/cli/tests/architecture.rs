@@ -1,0 +1,309 @@
+//! The design's rules about what may know what, read from the manifests and the sources.
+#![allow(
+    clippy::unwrap_used,
+    reason = "what a test did not expect ends the test"
+)]
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Every edge between crates of the workspace that there may be, those of tests included.
+const ALLOWED: [(&str, &[&str]); 10] = [
+    ("base", &[]),
+    ("verbs", &["base"]),
+    ("providers", &["base", "verbs"]),
+    ("fabric", &["base", "verbs"]),
+    ("memnode", &["base", "verbs", "fabric"]),
+    ("pager", &["base", "verbs", "fabric"]),
+    ("sim", &["base", "verbs", "fabric", "memnode", "pager"]),
+    (
+        "preload",
+        &["base", "verbs", "providers", "fabric", "pager"],
+    ),
+    ("test-programs", &["base"]),
+    (
+        "cli",
+        &[
+            "base",
+            "verbs",
+            "providers",
+            "fabric",
+            "memnode",
+            "pager",
+            "sim",
+            "preload",
+        ],
+    ),
+];
+
+/// Crates that may not name a clock, a thread, an unsafe block or a randomly ordered map.
+const ENGINES: [&str; 4] = ["fabric", "memnode", "pager", "sim"];
+
+/// Crates without a single unsafe block, which the compiler must know.
+const SAFE: [&str; 5] = ["base", "verbs", "fabric", "memnode", "sim"];
+
+/// Where unsafe code may be: what talks to devices and the kernel, and programs that stand for any.
+const UNSAFE_PLACES: [&str; 4] = [
+    "crates/providers/",
+    "crates/pager/src/uffd/",
+    "crates/cli/preload/",
+    "crates/cli/tests/programs/",
+];
+
+/// The pager's Linux mechanism is no engine.
+const MECHANISM: &str = "crates/pager/src/uffd";
+
+const BANNED_IN_ENGINES: [&str; 8] = [
+    "Instant::now",
+    "SystemTime",
+    "HashMap",
+    "HashSet",
+    "thread::spawn",
+    "thread::sleep",
+    "std::fs",
+    "std::net",
+];
+
+#[test]
+fn crates_depend_downwards_only() {
+    let edges = edges();
+    for (name, _) in ALLOWED {
+        assert!(edges.contains_key(name), "crate {name} is gone: {edges:?}");
+    }
+    assert_eq!(wrong_edges(&edges), Vec::<String>::new());
+}
+
+#[test]
+fn a_made_up_upward_edge_is_rejected() {
+    for (from, to) in [
+        ("base", "verbs"),
+        ("fabric", "providers"),
+        ("memnode", "pager"),
+        ("pager", "sim"),
+        ("stranger", "base"),
+    ] {
+        let mut edges = edges();
+        edges
+            .entry(from.to_owned())
+            .or_default()
+            .push(to.to_owned());
+        assert_eq!(wrong_edges(&edges), [format!("{from} -> {to}")]);
+    }
+}
+
+#[test]
+fn safe_crates_forbid_unsafe_code() {
+    for name in SAFE {
+        let root =
+            fs::read_to_string(workspace().join(format!("crates/{name}/src/lib.rs"))).unwrap();
+        assert!(
+            root.contains("#![forbid(unsafe_code)]"),
+            "crates/{name}/src/lib.rs must forbid unsafe code"
+        );
+    }
+}
+
+#[test]
+fn unsafe_code_is_where_it_belongs() {
+    let elsewhere = |file: &&Source| {
+        !UNSAFE_PLACES
+            .iter()
+            .any(|place| file.path.starts_with(place))
+    };
+    let sources = sources();
+    let wrong: Vec<_> = sources
+        .iter()
+        .filter(elsewhere)
+        .filter(|file| has_word(&file.code, "unsafe"))
+        .collect();
+    assert!(wrong.is_empty(), "unsafe code in {:?}", paths(&wrong));
+    assert!(
+        sources.iter().any(|file| has_word(&file.code, "unsafe")),
+        "the search finds nothing at all"
+    );
+}
+
+#[test]
+fn engines_know_no_clock_thread_or_random_order() {
+    let sources = sources();
+    let is_engine = |file: &&Source| {
+        let of_engine = ENGINES
+            .iter()
+            .any(|name| file.path.starts_with(&format!("crates/{name}/src/")));
+        of_engine && !file.path.starts_with(MECHANISM)
+    };
+    let engines: Vec<_> = sources.iter().filter(is_engine).collect();
+    assert!(engines.len() >= ENGINES.len());
+    for name in BANNED_IN_ENGINES {
+        let wrong: Vec<_> = engines
+            .iter()
+            .copied()
+            .filter(|file| file.code.contains(name))
+            .collect();
+        assert!(wrong.is_empty(), "{name} in {:?}", paths(&wrong));
+    }
+}
+
+#[test]
+fn sources_are_ascii() {
+    let sources = sources();
+    let wrong: Vec<_> = sources
+        .iter()
+        .filter(|file| !file.text.is_ascii())
+        .collect();
+    assert!(wrong.is_empty(), "not ASCII: {:?}", paths(&wrong));
+}
+
+#[test]
+fn comments_and_texts_are_not_taken_for_code() {
+    let text = "let a = \"unsafe \\\" unsafe\"; // unsafe\n/* unsafe */ let b = '\"'; let c = r#\"unsafe\"#;";
+    assert!(!has_word(&code_of(text), "unsafe"), "{}", code_of(text));
+    assert!(has_word(
+        &code_of("let a: &'static str; unsafe { f(\"\") }"),
+        "unsafe"
+    ));
+    assert!(!has_word(&code_of("#![forbid(unsafe_code)]"), "unsafe"));
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
+}
+
+/// Edges between the crates of the workspace, of every kind of dependency.
+fn edges() -> BTreeMap<String, Vec<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ])
+        .current_dir(workspace())
+        .output()
+        .unwrap();
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let short = |value: &Value| {
+        value["name"]
+            .as_str()
+            .unwrap()
+            .strip_prefix("legato-")
+            .map(str::to_owned)
+    };
+    let packages = metadata["packages"].as_array().unwrap();
+    let edges_of = |package: &Value| {
+        package["dependencies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(short)
+            .collect()
+    };
+    packages
+        .iter()
+        .map(|package| {
+            (
+                short(package).expect("every crate is a legato-"),
+                edges_of(package),
+            )
+        })
+        .collect()
+}
+
+fn wrong_edges(edges: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let allowed: BTreeMap<&str, &[&str]> = ALLOWED.into_iter().collect();
+    let may = |from: &str, to: &str| allowed.get(from).is_some_and(|below| below.contains(&to));
+    let all = edges
+        .iter()
+        .flat_map(|(from, below)| below.iter().map(move |to| (from, to)));
+    all.filter(|(from, to)| !may(from, to))
+        .map(|(from, to)| format!("{from} -> {to}"))
+        .collect()
+}
+
+#[derive(Debug)]
+struct Source {
+    /// From the workspace's root on.
+    path: String,
+    text: String,
+    code: String,
+}
+
+fn paths<'a>(sources: &[&'a Source]) -> Vec<&'a str> {
+    sources.iter().map(|source| source.path.as_str()).collect()
+}
+
+fn sources() -> Vec<Source> {
+    let root = workspace();
+    let mut found = Vec::new();
+    let mut directories = vec![root.join("crates")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let path = path
+                    .strip_prefix(&root)
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned();
+                let code = code_of(&text);
+                found.push(Source { path, text, code });
+            }
+        }
+    }
+    found
+}
+
+fn has_word(code: &str, word: &str) -> bool {
+    code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .any(|part| part == word)
+}
+
+/// The text without comments and without what is between quotes.
+fn code_of(text: &str) -> String {
+    let mut code = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if let Some(raw) = rest.strip_prefix("r#\"") {
+            raw.find("\"#").map_or(rest.len(), |end| end + 5)
+        } else if first == '"' {
+            quoted(rest)
+        } else if rest.starts_with("'\"'") || rest.starts_with("'\\") {
+            // Characters that would look like the begin of a text.
+            rest[2..].find('\'').map_or(rest.len(), |end| end + 3)
+        } else {
+            code.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[skipped..];
+    }
+    code
+}
+
+/// Length of the quoted text that `rest` begins with.
+fn quoted(rest: &str) -> usize {
+    let mut escaped = false;
+    for (index, byte) in rest.bytes().enumerate().skip(1) {
+        match byte {
+            b'"' if !escaped => return index + 1,
+            b'\\' => escaped = !escaped,
+            _ => escaped = false,
+        }
+    }
+    rest.len()
+}

@@ -1,0 +1,13 @@
+//! What the test programs share: memory that is mapped by hand, a pattern that tells every page
+//! and version apart, and options.
+//!
+//! These programs stand for any program, so they know nothing of Legato and make the raw memory
+//! calls that programs make; that is why `unsafe` is allowed here.
+
+mod arena;
+mod options;
+mod page;
+
+pub use arena::{Arena, CallError, check_call};
+pub use options::Options;
+pub use page::{Found, WORDS, Wrong, check_page, fill_page};

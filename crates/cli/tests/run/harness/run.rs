@@ -1,0 +1,308 @@
+//! One program, plain or under `legato run`.
+
+use super::capture::Capture;
+use super::process::{Process, descendants, marked};
+use super::sampler::{Sampler, Seen};
+use super::{DEADLINE, legato, test_directory};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// What to run, and how.
+#[derive(Debug)]
+pub(crate) struct Run {
+    options: Option<BTreeMap<String, String>>,
+    program: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    pause: Duration,
+    quiet: bool,
+}
+
+impl Run {
+    /// Under `legato run`.
+    pub(crate) fn far(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            options: Some(BTreeMap::new()),
+            ..Self::plain(program)
+        }
+    }
+
+    /// Without legato.
+    pub(crate) fn plain(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            options: None,
+            program: vec![program.as_ref().to_owned()],
+            environment: Vec::new(),
+            pause: Duration::from_millis(5),
+            quiet: true,
+        }
+    }
+
+    pub(crate) fn arguments<S: AsRef<OsStr>>(
+        mut self,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Self {
+        self.program.extend(
+            arguments
+                .into_iter()
+                .map(|argument| argument.as_ref().to_owned()),
+        );
+        self
+    }
+
+    pub(crate) fn environment(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.environment
+            .push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// An option of `legato run`, in place of an earlier one; nothing in a plain run.
+    pub(crate) fn option(mut self, name: &str, value: &str) -> Self {
+        if let Some(options) = &mut self.options {
+            options.insert(name.to_owned(), value.to_owned());
+        }
+        self
+    }
+
+    pub(crate) fn cache_mib(self, size: u64) -> Self {
+        self.option("--cache", &format!("{size}MiB"))
+    }
+
+    pub(crate) fn memory_mib(self, size: u64) -> Self {
+        self.option("--memory", &format!("{size}MiB"))
+    }
+
+    /// With the summary on standard error.
+    pub(crate) fn with_summary(mut self) -> Self {
+        self.quiet = false;
+        self
+    }
+
+    /// Sampled without a pause to speak of, for the tests of the limit.
+    pub(crate) fn watched_closely(mut self) -> Self {
+        self.pause = Duration::from_micros(100);
+        self
+    }
+
+    pub(crate) fn start(self) -> Running {
+        let directory = test_directory();
+        let stats = directory.join("stats.json");
+        let mark = format!("LEGATO_TEST_MARK={}", directory.display());
+        let temporary = directory.join("temporary");
+        std::fs::create_dir(&temporary).unwrap();
+        let mut command = match &self.options {
+            Some(options) => {
+                let mut command = Command::new(legato());
+                command.arg("run").arg("--stats").arg(&stats);
+                command.args(options.iter().flat_map(|(name, value)| [name, value]));
+                command
+                    .args(self.quiet.then_some("--quiet"))
+                    .arg("--")
+                    .args(&self.program);
+                command
+            }
+            None => {
+                let mut command = Command::new(&self.program[0]);
+                command.args(&self.program[1..]);
+                command
+            }
+        };
+        command
+            .env("LEGATO_TEST_MARK", &directory)
+            .env("TMPDIR", &temporary)
+            .envs(self.environment)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{:?}: {error}", self.program));
+        let root = Process::find(child.id() as i32);
+        Running {
+            stdin: child.stdin.take(),
+            stdout: Capture::of(child.stdout.take().unwrap()),
+            stderr: Capture::of(child.stderr.take().unwrap()),
+            sampler: root.map(|root| Sampler::of(root, self.pause)),
+            begin: Instant::now(),
+            child,
+            mark,
+            directory,
+            stats,
+            temporary,
+        }
+    }
+
+    /// To its end, with no standard input.
+    pub(crate) fn finish(self) -> Finished {
+        self.start().finish()
+    }
+}
+
+/// A run under way. Dropped early, it takes its processes down.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: Capture,
+    stderr: Capture,
+    sampler: Option<Sampler>,
+    begin: Instant,
+    pub(crate) mark: String,
+    directory: PathBuf,
+    stats: PathBuf,
+    temporary: PathBuf,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    status: ExitStatus,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+    pub(crate) stats: Option<Value>,
+    pub(crate) seen: Seen,
+    pub(crate) mark: String,
+    /// Files that are left where temporary files go.
+    pub(crate) temporary_files: Vec<String>,
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// The supervisor, the nodes and the programs.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        let mut all = marked(&self.mark);
+        let root = Process::find(self.child.id() as i32);
+        all.extend(root.into_iter().flat_map(descendants));
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn wait_for_output(&self, text: &str) {
+        if !self.stdout.wait_for(text, DEADLINE) {
+            let errors = String::from_utf8_lossy(&self.stderr.bytes()).into_owned();
+            panic!("'{text}' never came; standard error: {errors}");
+        }
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
+    }
+
+    /// Closes standard input and waits for the end.
+    pub(crate) fn finish(mut self) -> Finished {
+        drop(self.stdin.take());
+        let in_time = self.wait(DEADLINE.saturating_sub(self.begin.elapsed()));
+        let errors = || String::from_utf8_lossy(&self.stderr.bytes()).into_owned();
+        assert!(
+            in_time,
+            "not at its end after {DEADLINE:?}; standard error: {}",
+            errors()
+        );
+        let status = self.child.wait().unwrap();
+        for stream in [&self.stdout, &self.stderr] {
+            let ended = stream.wait_for_end(Duration::from_secs(20));
+            assert!(
+                ended,
+                "a process that is left holds the output: {:?}",
+                marked(&self.mark)
+            );
+        }
+        let seen = self.sampler.take().map(Sampler::finish).unwrap_or_default();
+        let stats = std::fs::read(&self.stats).ok();
+        let files = std::fs::read_dir(&self.temporary).unwrap().flatten();
+        Finished {
+            status,
+            stdout: self.stdout.bytes(),
+            stderr: errors(),
+            stats: stats.map(|bytes| serde_json::from_slice(&bytes).expect("--stats writes JSON")),
+            seen,
+            mark: self.mark.clone(),
+            temporary_files: files
+                .map(|file| file.path().display().to_string())
+                .collect(),
+        }
+    }
+
+    fn wait(&self, limit: Duration) -> bool {
+        let process = pidfd_open(self.pid(), PidfdFlags::empty()).unwrap();
+        let limit = Timespec::try_from(limit).unwrap();
+        let mut ends = [PollFd::new(&process, PollFlags::IN)];
+        poll(&mut ends, Some(&limit)).unwrap() > 0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for process in self.processes() {
+            process.signal(Signal::KILL);
+        }
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Finished {
+    /// The exit status, or None after a signal.
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    pub(crate) fn signal(&self) -> Option<i32> {
+        self.status.signal()
+    }
+
+    pub(crate) fn output(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        assert_eq!(
+            self.code(),
+            Some(code),
+            "signal {:?}, output: {}\nerrors: {}",
+            self.signal(),
+            self.output(),
+            self.stderr
+        );
+        self
+    }
+
+    /// A number of the --stats file; a path such as `fault_ns/p99` leads into objects.
+    #[track_caller]
+    pub(crate) fn stat(&self, path: &str) -> u64 {
+        let stats = self.stats.as_ref().expect("--stats wrote a file");
+        let value = stats.pointer(&format!("/{path}"));
+        value
+            .and_then(Value::as_u64)
+            .unwrap_or_else(|| panic!("no number '{path}' in {stats}"))
+    }
+
+    /// Pages were evicted and fetched, so the run shows something.
+    #[track_caller]
+    pub(crate) fn expect_far_pages(self) -> Self {
+        assert!(
+            self.stat("pages_written") > 0 && self.stat("pages_fetched") > 0,
+            "nothing went far: {:?}",
+            self.stats
+        );
+        assert_eq!(self.stat("pages_lost"), 0);
+        self
+    }
+}

@@ -1,0 +1,102 @@
+//! Nothing stays behind.
+
+use crate::harness::{Finished, Run, Running, marked, test_program, wait_until_gone};
+use rustix::process::{Signal, kill_process};
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+/// Long enough for a process to notice that its supervisor is gone.
+const GONE: Duration = Duration::from_secs(20);
+
+/// Names in shared memory and temporary directories that tell of Legato.
+fn files() -> BTreeSet<String> {
+    let directories = ["/dev/shm", "/tmp", "/run"];
+    let entries = directories
+        .iter()
+        .flat_map(|directory| fs::read_dir(directory).into_iter().flatten().flatten());
+    let names = entries.map(|entry| entry.path().display().to_string());
+    names.filter(|name| name.contains("legato")).collect()
+}
+
+fn sockets_of(run: &Finished) -> Vec<String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    let names: BTreeSet<&str> = table
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(7))
+        .collect();
+    run.seen
+        .sockets
+        .iter()
+        .filter(|name| names.contains(name.as_str()))
+        .cloned()
+        .collect()
+}
+
+fn expect_nothing_left(run: &Finished, files_before: &BTreeSet<String>) {
+    wait_until_gone(&marked(&run.mark), GONE);
+    let processes: Vec<_> = run.seen.processes.iter().copied().collect();
+    assert!(
+        processes.len() >= 3,
+        "supervisor, node and program were seen: {processes:?}"
+    );
+    wait_until_gone(&processes, GONE);
+    assert_eq!(sockets_of(run), Vec::<String>::new());
+    assert_eq!(run.temporary_files, Vec::<String>::new());
+    let new: Vec<_> = files().difference(files_before).cloned().collect();
+    assert_eq!(new, Vec::<String>::new());
+}
+
+#[test]
+fn m01_the_demo_leaves_nothing_behind() {
+    let before = files();
+    let run = Run::far(test_program("scan"))
+        .arguments(["--bytes", "128MiB", "--order", "random"])
+        .cache_mib(64)
+        .memory_mib(256)
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+    expect_nothing_left(&run, &before);
+}
+
+#[test]
+fn m01_a_program_that_is_killed_leaves_nothing_behind() {
+    let before = files();
+    let run = holding();
+    for process in run.processes() {
+        if process.is_program() {
+            process.signal(Signal::KILL);
+        }
+    }
+    let run = run.finish();
+    assert_eq!(run.code(), Some(128 + 9), "{}", run.stderr);
+    expect_nothing_left(&run, &before);
+}
+
+#[test]
+fn m01_a_supervisor_that_is_killed_takes_everything_with_it() {
+    let before = files();
+    let run = holding();
+    let processes = run.processes();
+    assert!(
+        processes.len() >= 3,
+        "supervisor, node and program: {processes:?}"
+    );
+    kill_process(run.pid(), Signal::KILL).unwrap();
+    wait_until_gone(&processes, GONE);
+    let run = run.finish();
+    assert_eq!(run.signal(), Some(9));
+    expect_nothing_left(&run, &before);
+}
+
+/// A program with far pages that waits for its input.
+fn holding() -> Running {
+    let run = Run::far(test_program("hold"))
+        .arguments(["--bytes", "128MiB"])
+        .cache_mib(64)
+        .memory_mib(256)
+        .start();
+    run.wait_for_output("ready");
+    run
+}

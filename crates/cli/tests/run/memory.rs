@@ -1,0 +1,129 @@
+//! What is promised about memory, on real processes.
+
+use crate::harness::{MIB, Node, Run, Running, test_program};
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// 1 GiB under 64 MiB, every byte compared, each page once in a shuffled order.
+#[test]
+fn m02_every_byte_comes_back_in_random_order() {
+    let run = Run::far(test_program("scan"))
+        .arguments(["--bytes", "1GiB", "--order", "random", "--no-final"])
+        .cache_mib(64)
+        .memory_mib(1536)
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+    assert!(
+        run.output().contains("scan: 262144 touches"),
+        "{}",
+        run.output()
+    );
+    assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+    // At most 64 MiB of 1 GiB can have been local when the reading began.
+    assert!(run.stat("pages_fetched") >= 220_000, "{:?}", run.stats);
+}
+
+#[test]
+fn m03_fresh_memory_is_zeros_and_asks_no_node() {
+    let run = Run::far(test_program("fill"))
+        .arguments(["--bytes", "48MiB", "--check-zero"])
+        .cache_mib(128)
+        .memory_mib(256)
+        .finish()
+        .expect_code(0);
+    assert_eq!(run.output(), "fill: 12288 pages, 0 wrong\n");
+    assert_eq!(run.stat("pages_fetched"), 0);
+    assert_eq!(run.stat("pages_written"), 0);
+}
+
+/// The same beyond the limit: what was never touched is never fetched, however much was evicted.
+#[test]
+fn m03_fresh_memory_is_zeros_beyond_the_limit() {
+    let run = Run::far(test_program("fill"))
+        .arguments(["--bytes", "256MiB", "--check-zero"])
+        .cache_mib(64)
+        .memory_mib(512)
+        .finish()
+        .expect_code(0);
+    assert_eq!(run.output(), "fill: 65536 pages, 0 wrong\n");
+}
+
+/// Pages are written all the time and touched again soon, while the node stands still every now
+/// and then, so that many are touched while their write-back is under way.
+#[test]
+fn m06_a_page_under_write_back_has_its_newest_content() {
+    let node = Node::start("512MiB");
+    let mut run = Run::far(test_program("scan"))
+        .arguments([
+            "--bytes", "80MiB", "--order", "random", "--rounds", "10", "--write", "100",
+        ])
+        .option("--nodes", &node.address)
+        .cache_mib(64)
+        .start();
+    stutter(&node, &mut run, Duration::from_millis(20));
+    let run = run.finish().expect_code(0).expect_far_pages();
+    assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+}
+
+#[test]
+fn m08_a_slow_node_slows_the_program_and_never_lets_it_past_the_limit() {
+    let node = Node::start("1GiB");
+    let mut run = Run::far(test_program("fill"))
+        .arguments(["--bytes", "512MiB", "--threads", "2", "--rounds", "2"])
+        .option("--nodes", &node.address)
+        .cache_mib(64)
+        .watched_closely()
+        .start();
+    stutter(&node, &mut run, Duration::from_millis(100));
+    let run = run.finish().expect_code(0).expect_far_pages();
+    assert_eq!(run.output(), "fill: 131072 pages, 0 wrong\n");
+    crate::limit::expect_within(&run, 64 * MIB);
+}
+
+/// Stops the node for `pause`, again and again, until the program ends.
+fn stutter(node: &Node, run: &mut Running, pause: Duration) {
+    while run.is_running() {
+        node.signal(Signal::STOP);
+        std::thread::sleep(pause);
+        node.signal(Signal::CONT);
+        std::thread::sleep(pause);
+    }
+}
+
+#[test]
+fn m10_sequential_access_is_prefetched_and_random_access_is_not() {
+    let scan = |order: &str| {
+        Run::far(test_program("scan"))
+            .arguments([
+                "--bytes",
+                "256MiB",
+                "--order",
+                order,
+                "--rounds",
+                "3",
+                "--no-final",
+            ])
+            .cache_mib(64)
+            .memory_mib(512)
+            .finish()
+            .expect_code(0)
+            .expect_far_pages()
+    };
+    let (sequential, random) = (scan("seq"), scan("random"));
+    let (few, many) = (sequential.stat("faults"), random.stat("faults"));
+    assert!(few * 2 < many, "{few} faults in sequence, {many} at random");
+    assert!(
+        sequential.stat("pages_prefetched") * 2 > sequential.stat("pages_fetched"),
+        "{:?}",
+        sequential.stats
+    );
+    let (prefetched, fetched) = (
+        random.stat("pages_prefetched"),
+        random.stat("pages_fetched"),
+    );
+    assert!(
+        prefetched * 5 < fetched,
+        "{prefetched} of {fetched} pages were fetched for nothing"
+    );
+}

@@ -1,0 +1,95 @@
+//! The pattern program over eight times the cache.
+
+use crate::harness::{Finished, Run, test_program};
+
+fn arguments(seed: u64, phases: &str) -> [String; 8] {
+    let seed = seed.to_string();
+    [
+        "--bytes",
+        "512MiB",
+        "--operations",
+        "60000",
+        "--seed",
+        &seed,
+        "--phase",
+        phases,
+    ]
+    .map(str::to_owned)
+}
+
+fn far(seed: u64, phases: &str) -> Finished {
+    let run = Run::far(test_program("pattern"))
+        .arguments(arguments(seed, phases))
+        .cache_mib(64)
+        .memory_mib(2048)
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+    assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+    run
+}
+
+const EVERYTHING: &str = "touch,calls,discard,remap,unmap,protect,heap,fork,busy-fork";
+
+#[test]
+fn pattern_threads_touch_far_pages() {
+    far(1, "touch");
+}
+
+#[test]
+fn pattern_system_calls_use_far_pages() {
+    far(2, "calls");
+}
+
+#[test]
+fn pattern_discarded_pages_are_zeros() {
+    far(3, "discard");
+}
+
+#[test]
+fn pattern_moved_and_unmapped_pages() {
+    far(4, "remap,unmap");
+}
+
+#[test]
+fn pattern_protected_pages_and_the_heap() {
+    far(5, "protect,heap");
+}
+
+#[test]
+fn pattern_forked_processes_see_their_own_writes_only() {
+    far(6, "fork");
+}
+
+#[test]
+fn pattern_one_thread_forks_while_others_write() {
+    far(7, "busy-fork");
+}
+
+#[test]
+fn pattern_everything_in_one_process() {
+    far(8, EVERYTHING);
+}
+
+/// What the program asks of memory is what Linux gives without Legato.
+#[test]
+fn pattern_passes_on_local_memory() {
+    let run = Run::plain(test_program("pattern"))
+        .arguments(arguments(9, EVERYTHING))
+        .finish();
+    run.expect_code(0);
+}
+
+#[test]
+fn pattern_sees_one_flipped_bit() {
+    let arguments = ["--bytes", "16MiB", "--phase", "canary"];
+    let run = Run::plain(test_program("pattern"))
+        .arguments(arguments)
+        .finish()
+        .expect_code(1);
+    assert!(
+        run.stderr.contains("1 wrong words from word 300"),
+        "{}",
+        run.stderr
+    );
+}

@@ -1,0 +1,57 @@
+//! Programs that were never written for this, with the same output as on local memory.
+
+use crate::harness::{Run, python, system_program, test_directory};
+use legato_base::Random;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn numpy_gives_the_same_results() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/python/numbers.py");
+    let run = |run: Run| {
+        run.arguments([&script])
+            .environment("OPENBLAS_NUM_THREADS", "2")
+    };
+    let plain = run(Run::plain(python())).finish().expect_code(0);
+    let far = run(Run::far(python()).cache_mib(96).memory_mib(2048))
+        .finish()
+        .expect_code(0);
+    assert_eq!(far.output(), plain.output());
+    assert_eq!(plain.output().lines().count(), 5);
+    far.expect_far_pages();
+}
+
+#[test]
+fn sort_gives_the_same_file() {
+    let directory = test_directory();
+    let input = directory.join("input");
+    fs::write(&input, lines(2_500_000)).unwrap();
+    let run = |run: Run, output: &Path| {
+        // -S keeps all lines in memory; the temporary directory stays empty.
+        run.arguments(["--parallel=2", "-S", "1G", "-o"])
+            .arguments([output, &input])
+            .environment("LC_ALL", "C")
+            .finish()
+            .expect_code(0)
+    };
+    let (plain, far) = (directory.join("plain"), directory.join("far"));
+    let sort = system_program("sort");
+    run(Run::plain(&sort), &plain);
+    let report = run(Run::far(&sort).cache_mib(64).memory_mib(2048), &far);
+    let same = fs::read(&plain).unwrap() == fs::read(&far).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    assert!(same, "the sorted files differ");
+    report.expect_far_pages();
+}
+
+/// Lines of about 50 bytes.
+fn lines(count: usize) -> String {
+    let mut random = Random::from_seed(50);
+    let mut text = String::new();
+    for _ in 0..count {
+        let (key, rest) = (random.next_u64(), u128::from(random.next_u64()) << 60);
+        writeln!(text, "{key:016x} {rest:032x}").unwrap();
+    }
+    text
+}

@@ -1,0 +1,156 @@
+//! A Redis server whose data set is three times its cache, loaded and read back by a client.
+
+use crate::harness::{Run, Running, poll_until, system_program, test_directory};
+use legato_base::Random;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+const CACHE_MIB: u64 = 64;
+const VALUE_BYTES: usize = 1024;
+/// 192 MiB of values.
+const KEYS: u64 = 3 * CACHE_MIB * 1024;
+/// Commands that are under way at once.
+const PIPELINE: u64 = 256;
+
+#[test]
+fn redis_gives_back_what_was_stored() {
+    let directory = test_directory();
+    let socket = directory.join("socket");
+    let server = start(&socket);
+    let mut client = Client::connect(&socket);
+    let all: Vec<u64> = (0..KEYS).collect();
+    client.store(&all, 1);
+    client.check(&shuffled(1), |_| 1);
+    // A third is written anew, and everything read again.
+    let third: Vec<u64> = shuffled(2).into_iter().filter(|key| key % 3 == 0).collect();
+    client.store(&third, 2);
+    client.check(&shuffled(3), |key| if key % 3 == 0 { 2 } else { 1 });
+    client.send(&[b"DBSIZE"]);
+    client.flush();
+    assert_eq!(client.line(), format!(":{KEYS}"));
+    client.send(&[b"SHUTDOWN", b"NOSAVE"]);
+    client.flush();
+    server.finish().expect_code(0).expect_far_pages();
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+fn start(socket: &Path) -> Running {
+    let run = Run::far(system_program("redis-server"))
+        .arguments([
+            "--port",
+            "0",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--unixsocket",
+        ])
+        .arguments([socket])
+        .cache_mib(CACHE_MIB)
+        .memory_mib(1024)
+        .start();
+    run.wait_for_output("connections at");
+    run
+}
+
+fn shuffled(seed: u64) -> Vec<u64> {
+    let mut random = Random::from_seed(seed);
+    let mut keys: Vec<u64> = (0..KEYS).collect();
+    for last in (1..keys.len()).rev() {
+        keys.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    keys
+}
+
+fn value(key: u64, version: u64) -> Vec<u8> {
+    let mut random = Random::from_seed(key * 31 + version);
+    (0..VALUE_BYTES / 16)
+        .flat_map(|_| format!("{:016x}", random.next_u64()).into_bytes())
+        .collect()
+}
+
+/// As much of RESP2 as the test needs.
+#[derive(Debug)]
+struct Client {
+    requests: Vec<u8>,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    fn connect(socket: &Path) -> Self {
+        let mut stream = None;
+        poll_until("the server accepts", Duration::from_secs(30), || {
+            stream = UnixStream::connect(socket).ok();
+            stream.is_some()
+        });
+        let stream = stream.unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(120)))
+            .unwrap();
+        Self {
+            requests: Vec::new(),
+            stream: BufReader::new(stream),
+        }
+    }
+
+    fn store(&mut self, keys: &[u64], version: u64) {
+        for keys in keys.chunks(PIPELINE as usize) {
+            for key in keys {
+                self.send(&[
+                    b"SET",
+                    format!("key:{key}").as_bytes(),
+                    &value(*key, version),
+                ]);
+            }
+            self.flush();
+            for _ in keys {
+                assert_eq!(self.line(), "+OK");
+            }
+        }
+    }
+
+    fn check(&mut self, keys: &[u64], version: impl Fn(u64) -> u64) {
+        for keys in keys.chunks(PIPELINE as usize) {
+            for key in keys {
+                self.send(&[b"GET", format!("key:{key}").as_bytes()]);
+            }
+            self.flush();
+            for key in keys {
+                assert_eq!(
+                    self.line(),
+                    format!("${VALUE_BYTES}"),
+                    "the length of key:{key}"
+                );
+                let mut found = [0; VALUE_BYTES + 2];
+                self.stream.read_exact(&mut found).unwrap();
+                assert!(
+                    found[..VALUE_BYTES] == value(*key, version(*key)),
+                    "the value of key:{key}"
+                );
+            }
+        }
+    }
+
+    fn send(&mut self, words: &[&[u8]]) {
+        write!(self.requests, "*{}\r\n", words.len()).unwrap();
+        for word in words {
+            write!(self.requests, "${}\r\n", word.len()).unwrap();
+            self.requests.extend_from_slice(word);
+            self.requests.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn flush(&mut self) {
+        self.stream.get_mut().write_all(&self.requests).unwrap();
+        self.requests.clear();
+    }
+
+    /// The next line, without its end.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}

@@ -1,0 +1,160 @@
+//! What cannot work is refused with one clear line, before anything is started.
+
+use crate::harness::{Finished, Run, legato, test_directory};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+/// One line on standard error that holds `word`, and no sign of the program.
+#[track_caller]
+fn expect_refusal(run: Run, code: i32, word: &str) -> Finished {
+    let run = run.finish().expect_code(code);
+    assert_eq!(run.output(), "");
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
+    run
+}
+
+fn echo() -> Run {
+    Run::far("echo").arguments(["started"])
+}
+
+#[test]
+fn no_such_program() {
+    expect_refusal(
+        Run::far("legato-no-such-program"),
+        127,
+        "legato-no-such-program",
+    );
+    expect_refusal(Run::far("/no/such/program"), 127, "/no/such/program");
+}
+
+#[test]
+fn not_executable() {
+    let file = test_directory().join("data");
+    fs::write(&file, "data").unwrap();
+    expect_refusal(Run::far(&file), 126, "data");
+    expect_refusal(Run::far("/"), 126, "/");
+}
+
+#[test]
+fn a_cache_below_the_minimum() {
+    expect_refusal(echo().option("--cache", "64KiB"), 2, "cache");
+}
+
+#[test]
+fn sizes_that_are_none() {
+    for option in ["--cache", "--memory"] {
+        let run = echo().option(option, "plenty").finish().expect_code(2);
+        assert_eq!(run.output(), "");
+        assert!(run.stderr.contains(option), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn an_address_that_is_none() {
+    let run = echo().option("--nodes", "nonsense").finish().expect_code(2);
+    assert_eq!(run.output(), "");
+    assert!(run.stderr.contains("nonsense"), "{}", run.stderr);
+}
+
+#[test]
+fn an_address_where_nobody_listens() {
+    let address = "shm:@legato-test-nobody";
+    expect_refusal(echo().option("--nodes", address), 2, address);
+}
+
+#[test]
+fn an_address_where_something_else_listens() {
+    let path = test_directory().join("socket");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let address = format!("shm:{}", path.display());
+    expect_refusal(echo().option("--nodes", &address), 2, &address);
+}
+
+#[test]
+fn a_static_program() {
+    let program = static_program();
+    Run::plain(&program).finish().expect_code(7);
+    expect_refusal(Run::far(&program), 2, "static");
+}
+
+/// The smallest static program: an ELF header, one loaded segment, and `exit(7)`.
+fn static_program() -> PathBuf {
+    const BASE: u64 = 0x40_0000;
+    const HEADERS: u64 = 64 + 56;
+    // mov edi, 7; mov eax, 60 (exit); syscall
+    const CODE: [u8; 12] = [0xBF, 7, 0, 0, 0, 0xB8, 60, 0, 0, 0, 0x0F, 0x05];
+    let size = HEADERS + CODE.len() as u64;
+    let mut file = vec![0x7F, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let half = |file: &mut Vec<u8>, values: &[u16]| {
+        values
+            .iter()
+            .for_each(|value| file.extend([*value as u8, (*value >> 8) as u8]));
+    };
+    let word = |file: &mut Vec<u8>, values: &[u64], bytes: usize| {
+        for value in values {
+            file.extend((0..bytes).map(|index| (value >> (8 * index)) as u8));
+        }
+    };
+    half(&mut file, &[2, 62]);
+    word(&mut file, &[1], 4);
+    word(&mut file, &[BASE + HEADERS, 64, 0], 8);
+    word(&mut file, &[0], 4);
+    half(&mut file, &[64, 56, 1, 0, 0, 0]);
+    word(&mut file, &[1, 5], 4);
+    word(&mut file, &[0, BASE, BASE, size, size, 4096], 8);
+    file.extend(CODE);
+    let path = test_directory().join("static");
+    fs::write(&path, file).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Without the capability and without access to /dev/userfaultfd.
+#[test]
+fn no_right_to_userfaultfd() {
+    let allowed = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    assert_eq!(
+        allowed.unwrap_or_default().trim(),
+        "0",
+        "this machine grants userfaultfd to everybody"
+    );
+    let directory = tempdir_for_all();
+    let copy = directory.join("legato");
+    fs::copy(legato(), &copy).unwrap();
+    let run = Run::plain("setpriv")
+        .arguments([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--bounding-set=-all",
+        ])
+        .arguments([copy.as_os_str()])
+        .arguments(["run", "--cache", "64MiB", "--", "echo", "started"])
+        .finish();
+    fs::remove_dir_all(&directory).unwrap();
+    expect_no_right(&run);
+}
+
+fn expect_no_right(run: &Finished) {
+    assert_eq!(
+        (run.code(), run.output()),
+        (Some(2), String::new()),
+        "{}",
+        run.stderr
+    );
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    for way in ["userfaultfd", "CAP_SYS_PTRACE"] {
+        assert!(run.stderr.contains(way), "no '{way}' in: {}", run.stderr);
+    }
+}
+
+/// A directory that every user may enter, unlike the build directory.
+fn tempdir_for_all() -> PathBuf {
+    let directory = Path::new("/tmp").join(format!("rights-test-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}

@@ -1,0 +1,118 @@
+//! Pages leave the program: moved out first, judged and written back later, so that nothing can
+//! change between the copy and the unmapping.
+
+use super::Pager;
+use crate::entry::{Location, WriteBack};
+use crate::replacement::Queued;
+use crate::{EvictError, FrameIndex, FrameMemory, Kernel};
+use alloc::vec::Vec;
+use legato_base::checksum::is_zero;
+use legato_base::{PageChecksum, PageNumber};
+
+impl<K: Kernel> Pager<K> {
+    /// Moves up to `count` pages out. Returns how many left, or None if the address space must
+    /// settle first.
+    pub(super) fn evict(&mut self, count: u64) -> Option<u64> {
+        let mut victims = self.choose_victims(count.min(u64::from(self.frames.empty())));
+        victims.sort_unstable_by_key(|victim| victim.page);
+        let mut evicted = 0;
+        let mut rest = victims.as_slice();
+        while let Some(first) = rest.first() {
+            let run = rest
+                .windows(2)
+                .take_while(|pair| pair[1].page.0 == pair[0].page.0 + 1)
+                .count() as u32
+                + 1;
+            let Some((frame, room)) = self.frames.take_empty_run(run) else { break };
+            let (moved, result) = self.kernel.move_out(first.page, frame, room);
+            for step in 0..moved {
+                self.handle_moved_out(first.page.plus(u64::from(step)), frame.plus(step));
+            }
+            for step in moved..room {
+                self.frames.emptied(frame.plus(step));
+            }
+            evicted += u64::from(moved);
+            rest = &rest[moved as usize..];
+            let (Err(error), Some(failed)) = (result, rest.first()) else { continue };
+            if error == EvictError::Again {
+                self.queue_again(rest);
+                return None;
+            }
+            self.handle_evict_error(*failed, error);
+            rest = &rest[1..];
+        }
+        self.queue_again(rest);
+        Some(evicted)
+    }
+
+    fn choose_victims(&mut self, count: u64) -> Vec<Queued> {
+        let table = &self.table;
+        let mut valid = |queued: Queued| {
+            table.entry(queued.page).is_some_and(|entry| {
+                entry.location == Location::Resident && entry.stamp == queued.stamp
+            })
+        };
+        let mut victims = Vec::new();
+        self.replacement.choose(count as usize, &mut valid, &mut victims);
+        victims
+    }
+
+    fn queue_again(&mut self, victims: &[Queued]) {
+        for &victim in victims {
+            self.replacement.inserted(victim);
+        }
+    }
+
+    fn handle_evict_error(&mut self, failed: Queued, error: EvictError) {
+        match error {
+            EvictError::Pinned => self.counters.pages_pinned += 1,
+            EvictError::Fixed | EvictError::Again => {}
+            // Dropped by the kernel after MADV_FREE without an event of its own would be the only
+            // way; the event of the MADV_FREE has removed the entry then. Not a candidate again.
+            EvictError::Absent => return,
+        }
+        // Later, when the device, the lock or the protection may be gone.
+        self.replacement.inserted(failed);
+    }
+
+    /// The page is in a frame now; what must happen to its content?
+    fn handle_moved_out(&mut self, page: PageNumber, frame: FrameIndex) {
+        self.counters.pages_evicted += 1;
+        self.eviction_clock = self.eviction_clock.wrapping_add(1);
+        let Some(entry) = self.table.entry_mut(page) else {
+            // `choose_victims` took it from the table in this very call.
+            unreachable!("invariant: a victim is in the table");
+        };
+        entry.stamp = self.eviction_clock;
+        if core::mem::take(&mut entry.prefetched) {
+            self.counters.pages_prefetched_unused += 1;
+            self.prefetcher.handle_unused(1);
+        }
+        let far = entry.far;
+        let content = self.kernel.frames().page(frame);
+        if is_zero(content) {
+            self.counters.pages_zero_dropped += 1;
+            self.table.remove(page);
+            self.release_far(far);
+            self.frames.release(frame);
+            return;
+        }
+        let checksum = PageChecksum::of(content);
+        let clean = far.is_some_and(|record| {
+            record.checksum == checksum && self.store.locate(record.slot()).is_some()
+        });
+        self.own(frame, page);
+        let write_back = if clean {
+            self.counters.pages_clean_dropped += 1;
+            self.done.push_back(frame);
+            self.done_count += 1;
+            WriteBack::Done
+        } else {
+            self.write_queue.push_back((frame, checksum));
+            WriteBack::Queued
+        };
+        if let Some(entry) = self.table.entry_mut(page) {
+            entry.location = Location::Victim { frame, write_back };
+        }
+    }
+}

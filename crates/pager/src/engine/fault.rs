@@ -1,0 +1,176 @@
+//! A page is missing.
+
+use super::{Fault, Pager, PagerEvent, PagerFabric};
+use crate::entry::{Location, PageEntry, WriteBack};
+use crate::{FrameIndex, FrameMemory, Kernel, SpaceId};
+use legato_base::{PageNumber, Time};
+
+/// A page that the table calls resident may fault once for each thread that raced for it. This
+/// many times in a row means that the kernel has lost it.
+const SPURIOUS_FAULTS_MAX: u32 = 10_000;
+
+impl<K: Kernel> Pager<K> {
+    /// A thread touched a missing page, and waits.
+    pub fn handle_fault(&mut self, fault: Fault, net: &mut PagerFabric<'_>) {
+        self.counters.faults += 1;
+        if !self.serve(fault, net) {
+            self.counters.faults_stalled += 1;
+            self.stalled.push_back(fault);
+        }
+    }
+
+    /// Faults that had to wait, oldest first.
+    pub(super) fn retry_stalled(&mut self, net: &mut PagerFabric<'_>) {
+        for _ in 0..self.stalled.len() {
+            let Some(fault) = self.stalled.pop_front() else { return };
+            if !self.serve(fault, net) {
+                self.stalled.push_front(fault);
+                return;
+            }
+        }
+    }
+
+    /// False if the fault must wait for something that is short.
+    fn serve(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
+        if fault.space != SpaceId::OWN {
+            return self.serve_child(fault, net);
+        }
+        let Some(entry) = self.table.entry(fault.page) else {
+            return self.serve_untouched(fault);
+        };
+        match entry.location {
+            Location::Resident => {
+                self.serve_spurious(fault.page);
+                true
+            }
+            Location::Victim { frame, write_back } => self.serve_victim(fault, frame, write_back),
+            Location::Far => self.serve_far(fault, net),
+            Location::Fetching { .. } | Location::Arrived { .. } => {
+                self.demand(fault.page, fault.at);
+                true
+            }
+            Location::Lost => self.serve_lost(fault.page),
+        }
+    }
+
+    /// Never touched: zeros, and more of them if the program is walking on.
+    fn serve_untouched(&mut self, fault: Fault) -> bool {
+        let Some((frame, _)) = self.take_frames(1) else { return false };
+        self.counters.faults_zero_filled += 1;
+        self.zero_fill(fault.page, frame, true);
+        self.demands.entry(fault.page).or_insert(fault.at);
+        let window = self.prefetcher.handle_fault(fault.page);
+        self.fill_arrived();
+        self.prefetch_untouched(fault.page, window);
+        true
+    }
+
+    fn prefetch_untouched(&mut self, page: PageNumber, window: u32) {
+        let wanted = (1..=u64::from(window))
+            .map(|step| page.plus(step))
+            .take_while(|&next| {
+                self.table.entry(next).is_none() && self.kernel.is_registered(next)
+            })
+            .count() as u32;
+        let mut brought = 0;
+        while brought < wanted {
+            let Some((frame, count)) = self.take_spare_frames(wanted - brought) else { break };
+            for step in 0..count {
+                self.zero_fill(page.plus(u64::from(1 + brought + step)), frame.plus(step), false);
+            }
+            brought += count;
+        }
+        if window > 0 {
+            self.prefetcher.shorten(page, window, brought);
+            self.prefetcher.handle_brought(brought);
+            self.fill_arrived();
+        }
+    }
+
+    fn zero_fill(&mut self, page: PageNumber, frame: FrameIndex, demanded: bool) {
+        self.kernel.frames_mut().page_mut(frame).fill(0);
+        let location = Location::Arrived { frame, demanded };
+        self.table.insert(
+            page,
+            PageEntry { location, far: None, prefetched: !demanded, stamp: 0 },
+        );
+        self.own(frame, page);
+        self.arrived.push(frame);
+    }
+
+    /// Moved out a moment ago and still here: it goes back, newest content and no fetch.
+    fn serve_victim(&mut self, fault: Fault, frame: FrameIndex, write_back: WriteBack) -> bool {
+        let back = match write_back {
+            WriteBack::Queued => frame,
+            WriteBack::Done => {
+                self.done_count -= 1;
+                frame
+            }
+            WriteBack::InFlight => {
+                // The frame is the fabric's until the write is quiet; its bytes may be read.
+                let Some((copy, _)) = self.take_frames(1) else { return false };
+                let content = *self.kernel.frames().page(frame);
+                *self.kernel.frames_mut().page_mut(copy) = content;
+                self.owners[frame.0 as usize] = None;
+                copy
+            }
+        };
+        self.counters.faults_victim_hit += 1;
+        self.own(back, fault.page);
+        if let Some(entry) = self.table.entry_mut(fault.page) {
+            entry.location = Location::Arrived { frame: back, demanded: true };
+            entry.prefetched = false;
+        }
+        self.arrived.push(back);
+        self.demands.entry(fault.page).or_insert(fault.at);
+        self.fill_arrived();
+        true
+    }
+
+    fn serve_far(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
+        if !self.fetch(fault.page, true, net) {
+            return false;
+        }
+        if matches!(self.table.entry(fault.page), Some(PageEntry { location: Location::Lost, .. }))
+        {
+            return self.serve_lost(fault.page);
+        }
+        self.demands.entry(fault.page).or_insert(fault.at);
+        let window = self.prefetcher.handle_fault(fault.page);
+        // The demanded page goes in before the first prefetch is posted.
+        self.turn_fabric(net);
+        self.fill_arrived();
+        self.prefetch_far(fault.page, window, net);
+        true
+    }
+
+    /// A page that is on its way has been asked for.
+    fn demand(&mut self, page: PageNumber, at: Time) {
+        self.demands.entry(page).or_insert(at);
+        if let Some(entry) = self.table.entry_mut(page) {
+            entry.prefetched = false;
+            match &mut entry.location {
+                Location::Fetching { demanded, .. } | Location::Arrived { demanded, .. } => {
+                    *demanded = true;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn serve_spurious(&mut self, page: PageNumber) {
+        self.spurious = if self.spurious.0 == page { (page, self.spurious.1 + 1) } else { (page, 1) };
+        if self.spurious.1 > SPURIOUS_FAULTS_MAX {
+            self.spurious.1 = 0;
+            self.events.push_back(PagerEvent::Inconsistent { page });
+            return;
+        }
+        self.kernel.wake(SpaceId::OWN, page);
+    }
+
+    /// False while the kernel cannot poison: the thread goes on waiting.
+    fn serve_lost(&mut self, page: PageNumber) -> bool {
+        self.demands.remove(&page);
+        self.poison(SpaceId::OWN, page)
+    }
+}

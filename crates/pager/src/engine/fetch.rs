@@ -1,0 +1,171 @@
+//! A page comes from a memory node.
+
+use super::operation::OperationKind;
+use super::{Pager, PagerEvent, PagerFabric};
+use crate::entry::{FarRecord, Location, PageEntry};
+use crate::far::NODE_DEADLINE;
+use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel};
+use legato_base::wire::slot::{SlotMismatch, SlotRecord};
+use legato_base::{PageNumber, Time};
+
+impl<K: Kernel> Pager<K> {
+    /// Starts fetching a far page, or finds it lost. False if that must wait.
+    pub(super) fn fetch(
+        &mut self,
+        page: PageNumber,
+        demanded: bool,
+        net: &mut PagerFabric<'_>,
+    ) -> bool {
+        let Some((frame, _)) = self.take_frames(1) else { return false };
+        self.fetch_into(page, frame, demanded, net)
+    }
+
+    /// As [`Self::fetch`], into a frame that was taken for it; the frame is released on failure.
+    fn fetch_into(
+        &mut self,
+        page: PageNumber,
+        frame: FrameIndex,
+        demanded: bool,
+        net: &mut PagerFabric<'_>,
+    ) -> bool {
+        let Some(entry) = self.table.entry(page) else {
+            self.release_frame(frame);
+            return false;
+        };
+        let stamp = entry.stamp;
+        let place = entry.far.and_then(|record| self.store.locate(record.slot()));
+        let Some((connection, place)) = place else {
+            self.release_frame(frame);
+            self.lose_page(page);
+            return true;
+        };
+        let buffer = FrameBuffer::new(self.kernel.frames(), frame);
+        let deadline = net.now + NODE_DEADLINE;
+        match net.fabric.read(net.provider, connection, place, buffer, deadline) {
+            Ok(id) => {
+                self.start_operation(id, OperationKind::Read);
+                self.own(frame, page);
+                if let Some(entry) = self.table.entry_mut(page) {
+                    entry.location = Location::Fetching { frame, demanded };
+                    entry.prefetched = !demanded;
+                }
+                if demanded {
+                    self.replacement.refaulted(page, self.eviction_clock.wrapping_sub(stamp));
+                }
+                true
+            }
+            Err((_, buffer)) => {
+                self.release_frame(buffer.into_frame());
+                false
+            }
+        }
+    }
+
+    /// Brings the far pages behind `page`, as many as spare frames and queues allow.
+    pub(super) fn prefetch_far(
+        &mut self,
+        page: PageNumber,
+        window: u32,
+        net: &mut PagerFabric<'_>,
+    ) {
+        if window == 0 {
+            return;
+        }
+        let is_far = |entry: Option<&PageEntry>| {
+            matches!(entry, Some(PageEntry { location: Location::Far, .. }))
+        };
+        let wanted = (1..=u64::from(window))
+            .take_while(|&step| is_far(self.table.entry(page.plus(step))))
+            .count() as u32;
+        let mut brought = 0;
+        'batches: while brought < wanted {
+            let Some((frame, count)) = self.take_spare_frames(wanted - brought) else { break };
+            for step in 0..count {
+                let next = page.plus(u64::from(1 + brought));
+                if !self.fetch_into(next, frame.plus(step), false, net) {
+                    for unused in step + 1..count {
+                        self.release_frame(frame.plus(unused));
+                    }
+                    break 'batches;
+                }
+                brought += 1;
+            }
+        }
+        self.counters.pages_prefetched += u64::from(brought);
+        self.prefetcher.shorten(page, window, brought);
+        self.prefetcher.handle_brought(brought);
+    }
+
+    /// A fetch is quiet: the page enters the program only if it is what the record says.
+    pub(super) fn finish_fetch(&mut self, frame: FrameIndex, success: bool, now: Time) {
+        let Some(page) = self.owner_of(frame) else {
+            self.release_frame(frame);
+            return;
+        };
+        let Some(entry) = self.table.entry_mut(page) else {
+            self.release_frame(frame);
+            return;
+        };
+        let Location::Fetching { frame: expected, demanded } = entry.location else {
+            self.release_frame(frame);
+            return;
+        };
+        assert_eq!(expected, frame, "invariant: a fetching page owns one frame");
+        let record = entry.far;
+        if !success {
+            // The connection is going down with it; what that means for the page comes next.
+            entry.location = Location::Far;
+            self.release_frame(frame);
+            self.wait_again(page, now);
+            return;
+        }
+        self.counters.pages_fetched += 1;
+        match record.map(|record| self.verify(frame, &record)) {
+            Some(Ok(())) => {
+                entry_location(&mut self.table, page, Location::Arrived { frame, demanded });
+                self.arrived.push(frame);
+            }
+            Some(Err(_)) | None => {
+                self.counters.pages_rejected += 1;
+                self.release_frame(frame);
+                self.lose_page(page);
+                self.events.push_back(PagerEvent::PageRejected { page });
+                self.wait_again(page, now);
+            }
+        }
+    }
+
+    /// Compares what came with the process's own word.
+    pub(super) fn verify(
+        &self,
+        frame: FrameIndex,
+        record: &FarRecord,
+    ) -> Result<(), SlotMismatch> {
+        let expected = SlotRecord {
+            client: self.client,
+            page: PageNumber(0),
+            version: record.version,
+            checksum: record.checksum,
+        };
+        let frames = self.kernel.frames();
+        expected.verify(frames.header(frame), frames.page(frame))
+    }
+
+    /// Threads that wait for a page are served anew, now that its state has changed.
+    fn wait_again(&mut self, page: PageNumber, now: Time) {
+        if let Some(at) = self.demands.remove(&page) {
+            let at = at.min(now);
+            self.stalled.push_back(super::Fault { space: crate::SpaceId::OWN, page, at });
+        }
+    }
+}
+
+fn entry_location(
+    table: &mut crate::table::PageTable<PageEntry>,
+    page: PageNumber,
+    location: Location,
+) {
+    if let Some(entry) = table.entry_mut(page) {
+        entry.location = location;
+    }
+}

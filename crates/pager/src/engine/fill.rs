@@ -1,0 +1,116 @@
+//! Pages enter the program, in batches of neighbours: one MOVE for many pages.
+
+use super::{Pager, PagerEvent};
+use crate::entry::Location;
+use crate::replacement::Queued;
+use crate::{FillError, FrameIndex, Kernel, SpaceId};
+use alloc::vec::Vec;
+use legato_base::PageNumber;
+
+/// A page that waits to enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Arrival {
+    /// False sorts first: pages that somebody waits for.
+    undemanded: bool,
+    page: PageNumber,
+    frame: FrameIndex,
+}
+
+impl<K: Kernel> Pager<K> {
+    /// Moves every arrived page in. What the address space does not take yet stays for later.
+    pub(super) fn fill_arrived(&mut self) {
+        if self.arrived.is_empty() {
+            return;
+        }
+        let arrivals = self.take_arrivals();
+        let mut rest = arrivals.as_slice();
+        while let Some(first) = rest.first() {
+            let run = run_length(rest);
+            let (moved, result) = self.kernel.move_in(first.frame, first.page, run as u32);
+            for arrival in &rest[..moved as usize] {
+                self.frames.emptied(arrival.frame);
+                self.owners[arrival.frame.0 as usize] = None;
+                self.entered(arrival.page);
+            }
+            rest = &rest[moved as usize..];
+            let (Err(error), Some(failed)) = (result, rest.first()) else { continue };
+            if error == FillError::Again {
+                self.arrived.extend(rest.iter().map(|arrival| arrival.frame));
+                return;
+            }
+            self.handle_fill_error(*failed, error);
+            rest = &rest[1..];
+        }
+    }
+
+    fn take_arrivals(&mut self) -> Vec<Arrival> {
+        let frames = core::mem::take(&mut self.arrived);
+        let mut arrivals: Vec<Arrival> = frames
+            .into_iter()
+            .filter_map(|frame| {
+                let page = self.owner_of(frame)?;
+                match self.table.entry(page)?.location {
+                    Location::Arrived { frame: expected, demanded } if expected == frame => {
+                        Some(Arrival { undemanded: !demanded, page, frame })
+                    }
+                    _ => None,
+                }
+            })
+            .collect();
+        arrivals.sort_unstable();
+        arrivals
+    }
+
+    fn handle_fill_error(&mut self, failed: Arrival, error: FillError) {
+        match error {
+            FillError::CopyOnly => {
+                match self.kernel.copy_in(SpaceId::OWN, failed.frame, failed.page) {
+                    Ok(()) => {
+                        self.resident += 1;
+                        self.release_frame(failed.frame);
+                        self.entered(failed.page);
+                    }
+                    Err(FillError::Again | FillError::NoMemory | FillError::CopyOnly) => {
+                        self.arrived.push(failed.frame);
+                    }
+                    Err(error) => self.handle_fill_error(failed, error),
+                }
+            }
+            FillError::Present => {
+                self.release_frame(failed.frame);
+                self.entered(failed.page);
+                self.kernel.wake(SpaceId::OWN, failed.page);
+            }
+            // Unmapping is announced before it is done, and until the announcement is read every
+            // move says Again. A mapping that is gone without one would read zeros: stop.
+            FillError::Gone | FillError::SpaceGone => {
+                self.arrived.push(failed.frame);
+                self.events.push_back(PagerEvent::Inconsistent { page: failed.page });
+            }
+            FillError::NoMemory | FillError::Again => self.arrived.push(failed.frame),
+        }
+    }
+
+    /// The page is in the program.
+    fn entered(&mut self, page: PageNumber) {
+        let stamp = self.next_stamp();
+        if let Some(entry) = self.table.entry_mut(page) {
+            entry.location = Location::Resident;
+            entry.stamp = stamp;
+        }
+        self.replacement.inserted(Queued { page, stamp });
+        if let Some(at) = self.demands.remove(&page) {
+            self.served_since.push(at);
+        }
+    }
+}
+
+/// How many of the first arrivals are neighbours both as pages and as frames.
+fn run_length(arrivals: &[Arrival]) -> usize {
+    1 + arrivals
+        .windows(2)
+        .take_while(|pair| {
+            pair[1].page.0 == pair[0].page.0 + 1 && pair[1].frame.0 == pair[0].frame.0 + 1
+        })
+        .count()
+}

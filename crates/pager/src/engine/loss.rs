@@ -1,0 +1,71 @@
+//! A node is gone, or a copy is bad, and there is no other: the page is lost. It is never zeros
+//! and never an older value; whoever touches it gets SIGBUS, and everybody else goes on.
+
+use super::{Pager, PagerEvent};
+use crate::entry::{Location, WriteBack};
+use crate::{FillError, FrameMemory, Kernel, NodeIndex, SpaceId};
+use legato_base::{PageChecksum, PageNumber};
+
+impl<K: Kernel> Pager<K> {
+    pub(super) fn handle_node_lost(&mut self, node: NodeIndex) {
+        let mut lost = 0;
+        let mut rewrite = alloc::vec::Vec::new();
+        for (_, entry) in self.table.iter_mut() {
+            let gone = entry
+                .far
+                .is_some_and(|record| self.store.extents.locate(record.slot()).is_none());
+            if !gone {
+                continue;
+            }
+            entry.far = None;
+            match entry.location {
+                Location::Far => {
+                    entry.location = Location::Lost;
+                    lost += 1;
+                }
+                // The content is here: it goes to another node.
+                Location::Victim { frame, write_back: WriteBack::Done } => {
+                    let write_back = WriteBack::Queued;
+                    entry.location = Location::Victim { frame, write_back };
+                    rewrite.push(frame);
+                }
+                // Resident and arrived pages count as never written; operations in flight have
+                // failed or will, and decide then.
+                Location::Resident
+                | Location::Arrived { .. }
+                | Location::Fetching { .. }
+                | Location::Victim { .. }
+                | Location::Lost => {}
+            }
+        }
+        for frame in rewrite {
+            self.done_count -= 1;
+            let checksum = PageChecksum::of(self.kernel.frames().page(frame));
+            self.write_queue.push_back((frame, checksum));
+        }
+        lost += self.lose_pages_of_children();
+        self.counters.pages_lost += lost;
+        self.events.push_back(PagerEvent::NodeLost { node, pages: lost });
+    }
+
+    /// The page's only copy is gone or bad.
+    pub(super) fn lose_page(&mut self, page: PageNumber) {
+        let Some(entry) = self.table.entry_mut(page) else { return };
+        entry.location = Location::Lost;
+        let far = entry.far.take();
+        self.counters.pages_lost += 1;
+        self.release_far(far);
+    }
+
+    /// Lets the touch of a lost page fail. False while the address space must settle first.
+    pub(super) fn poison(&mut self, space: SpaceId, page: PageNumber) -> bool {
+        match self.kernel.poison(space, page) {
+            Ok(()) => true,
+            Err(FillError::Again | FillError::NoMemory) => false,
+            Err(_) => {
+                self.kernel.wake(space, page);
+                true
+            }
+        }
+    }
+}

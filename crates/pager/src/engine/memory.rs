@@ -1,0 +1,191 @@
+//! How much is local: frames for faults, frames given back to the system, pages that must leave,
+//! memory to take charge of.
+
+use super::{Pager, PagerEvent, PagerFabric};
+use crate::entry::{Location, WriteBack};
+use crate::replacement::Queued;
+use crate::entry::PageEntry;
+use crate::{FrameIndex, Kernel};
+use alloc::vec::Vec;
+use legato_base::{Bytes, Duration, PageNumber, Time};
+
+/// Pages moved out between two looks at the faults: a batch large enough to pay for its TLB
+/// flush, small enough that a fault does not wait for more than about 100 us.
+const EVICT_BATCH: u64 = 128;
+/// A program that waits this long while nothing can leave will wait for ever.
+const STARVATION: Duration = Duration::from_secs(5);
+
+impl<K: Kernel> Pager<K> {
+    /// Takes up to `count` neighbouring frames with memory for pages that come in; at least one,
+    /// or None when the fault must wait.
+    pub(super) fn take_frames(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
+        if self.frames.free() == 0 && !self.reclaim_victim() {
+            self.grow_frames(1);
+        }
+        self.frames.take_free_run(count)
+    }
+
+    /// As [`Self::take_frames`], but leaves half of the reserve for faults.
+    pub(super) fn take_spare_frames(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
+        let spare = u64::from(self.frames.free()).saturating_sub(self.budget.reserve / 2);
+        let count = u64::from(count).min(spare) as u32;
+        if count == 0 { None } else { self.frames.take_free_run(count) }
+    }
+
+    /// Frees the frame of the oldest victim whose far copy is good.
+    fn reclaim_victim(&mut self) -> bool {
+        while let Some(frame) = self.done.pop_front() {
+            let Some(page) = self.victim_in(frame, WriteBack::Done) else { continue };
+            self.done_count -= 1;
+            if let Some(entry) = self.table.entry_mut(page) {
+                entry.location = Location::Far;
+            }
+            self.release_frame(frame);
+            return true;
+        }
+        false
+    }
+
+    /// Gives memory to up to `count` empty frames, within the budget.
+    fn grow_frames(&mut self, count: u64) {
+        let room = self.budget.target().saturating_sub(self.resident);
+        let mut wanted = count.min(room);
+        while wanted > 0 {
+            let ask = u32::try_from(wanted).unwrap_or(u32::MAX);
+            let Some((frame, run)) = self.frames.take_empty_run(ask) else { return };
+            let added = self.kernel.add_frames(frame, run);
+            for step in 0..run {
+                if step < added {
+                    self.frames.release(frame.plus(step));
+                } else {
+                    self.frames.emptied(frame.plus(step));
+                }
+            }
+            self.resident += u64::from(added);
+            wanted -= u64::from(run);
+            if added < run {
+                return;
+            }
+        }
+    }
+
+    /// Gives the memory of up to `count` free frames back to the system.
+    fn shed_frames(&mut self, count: u64) {
+        let mut wanted = count;
+        while wanted > 0 {
+            let ask = u32::try_from(wanted).unwrap_or(u32::MAX);
+            let Some((frame, run)) = self.frames.take_free_run(ask) else { return };
+            let dropped = self.kernel.drop_frames(frame, run);
+            for step in 0..run {
+                if step < dropped {
+                    self.frames.emptied(frame.plus(step));
+                } else {
+                    self.frames.release(frame.plus(step));
+                }
+            }
+            self.resident = self.resident.saturating_sub(u64::from(dropped));
+            wanted -= u64::from(run);
+            if dropped < run {
+                return;
+            }
+        }
+    }
+
+    /// Keeps local memory within its budget and the reserve full.
+    pub(super) fn balance_memory(&mut self, net: &PagerFabric<'_>) {
+        if net.now >= self.measure_at {
+            self.measure(net.now);
+        }
+        let over = self.resident.saturating_sub(self.budget.target());
+        while u64::from(self.frames.free()) < over + self.budget.reserve && self.victims_to_spare(over)
+        {
+            if !self.reclaim_victim() {
+                break;
+            }
+        }
+        self.shed_frames(over.min(u64::from(self.frames.free())));
+        let missing = self.budget.reserve.saturating_sub(u64::from(self.frames.free()));
+        self.grow_frames(missing);
+        self.evict_ahead();
+    }
+
+    /// Victims are kept as long as frames are not short and memory is not over its target.
+    fn victims_to_spare(&self, over: u64) -> bool {
+        over > 0 || self.done_count > 0 && u64::from(self.frames.free()) < self.budget.reserve
+    }
+
+    fn measure(&mut self, now: Time) {
+        self.resident = self.kernel.resident_pages();
+        self.counters.cache_bytes_peak =
+            self.counters.cache_bytes_peak.max(Bytes::pages(self.resident).0);
+        self.measure_at = now + self.budget.measure_after(self.resident);
+    }
+
+    /// Evicts before the reserve is empty, so that no fault has to wait for it.
+    fn evict_ahead(&mut self) {
+        let pressure = self.resident + self.budget.reserve >= self.budget.target();
+        if !pressure {
+            return;
+        }
+        let over = self.resident.saturating_sub(self.budget.target());
+        let wanted = over + self.budget.reserve + self.budget.victims_kept();
+        let ready = u64::from(self.frames.free())
+            + self.done_count
+            + self.write_queue.len() as u64
+            + u64::from(self.writes_in_flight);
+        let Some(missing) = wanted.checked_sub(ready).filter(|&missing| missing > 0) else { return };
+        let missing = missing.min(EVICT_BATCH);
+        if self.evict(missing).is_some_and(|evicted| evicted < missing) {
+            self.take_charge(missing);
+        }
+    }
+
+    /// Takes charge of more of the program's memory; its resident pages become candidates.
+    fn take_charge(&mut self, pages: u64) {
+        let mut ranges = Vec::new();
+        self.kernel.register_more(pages, &mut ranges);
+        for (range, resident) in ranges {
+            self.counters.registered_bytes += Bytes::pages(range.count).0;
+            for page in resident {
+                self.adopt(page);
+            }
+        }
+    }
+
+    /// A page that was resident before the pager was in charge of it.
+    fn adopt(&mut self, page: PageNumber) {
+        if self.table.entry(page).is_some() {
+            return;
+        }
+        let stamp = self.next_stamp();
+        let location = Location::Resident;
+        self.table.insert(page, PageEntry { location, far: None, prefetched: false, stamp });
+        self.replacement.inserted(Queued { page, stamp });
+    }
+
+    /// Says so, once, when the program cannot go on for want of memory anywhere.
+    pub(super) fn report_starvation(&mut self, now: Time) {
+        let waiting = !self.stalled.is_empty() || self.resident > self.budget.limit;
+        if !waiting || self.end_reported {
+            self.starved_since = None;
+            return;
+        }
+        let blocked = self.writes_in_flight == 0 && !self.write_queue.is_empty();
+        if blocked && self.store.is_full() {
+            self.end_reported = true;
+            let held = self.store.held();
+            self.events.push_back(PagerEvent::FarMemoryFull { held });
+            return;
+        }
+        let idle = self.operations.is_empty() && self.write_queue.is_empty() && self.done_count == 0;
+        if !idle || self.stalled.is_empty() {
+            self.starved_since = None;
+            return;
+        }
+        let since = *self.starved_since.get_or_insert(now);
+        if now.since(since) > STARVATION {
+            self.end_reported = true;
+            self.events.push_back(PagerEvent::NothingToEvict);
+        }
+    }
+}

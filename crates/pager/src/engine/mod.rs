@@ -1,0 +1,306 @@
+//! The pager itself: one owner of all state, driven by faults, events of the address spaces,
+//! completions of the fabric, and time.
+//!
+//! The paths, each in its own file: `fault` (a page is missing), `fetch` (it comes from a node),
+//! `fill` (it enters the program), `evict` (pages leave), `write_back` (they reach a node),
+//! `memory` (how much may be here), `space` (the program changes its mappings), `children`
+//! (forked processes), `loss` (a node is gone).
+
+mod children;
+mod evict;
+mod fault;
+mod fetch;
+mod fill;
+mod loss;
+mod memory;
+mod operation;
+mod space;
+mod write_back;
+
+use crate::entry::{Location, PageEntry, WriteBack};
+use crate::far::{FarStore, StoreEvent};
+use crate::frames::FramePool;
+use crate::prefetch::Prefetcher;
+use crate::replacement::Replacement;
+use crate::table::PageTable;
+use crate::{Budget, FrameBuffer, FrameIndex, Kernel, NodeIndex, PageRange, SpaceId};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
+use children::Child;
+use legato_base::wire::stats::{AgentCounters, StatsPage};
+use legato_base::{Bytes, ClientId, PageChecksum, PageNumber, Time};
+use legato_fabric::{Fabric, FabricEvent, OperationId};
+use legato_verbs::{Address, Provider};
+use operation::Operation;
+
+/// What one pager is told at its start.
+#[derive(Clone, Debug)]
+pub struct PagerConfig {
+    pub client: ClientId,
+    /// Limit of local memory.
+    pub cache: Bytes,
+    pub nodes: Vec<Address>,
+}
+
+/// The fabric, the provider under it, and the time: what a turn works with.
+#[expect(missing_debug_implementations, reason = "borrows a provider, which need not print")]
+pub struct PagerFabric<'a> {
+    pub fabric: &'a mut Fabric<FrameBuffer>,
+    pub provider: &'a mut dyn Provider,
+    pub now: Time,
+}
+
+/// A thread waits for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub space: SpaceId,
+    pub page: PageNumber,
+    /// When the pager learned of it.
+    pub at: Time,
+}
+
+/// What a program did to its address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceEvent {
+    /// `madvise` told the kernel to drop the range's content, or the range was unmapped: whatever
+    /// is mapped there reads zero until it is written.
+    Removed { space: SpaceId, range: PageRange },
+    /// `mremap` moved `from` to the pages from `to` on.
+    Remapped { space: SpaceId, from: PageRange, to: PageNumber },
+    /// `fork` copied the space.
+    Forked { parent: SpaceId, child: SpaceId },
+}
+
+/// What the agent must tell people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PagerEvent {
+    /// Every node has opened or failed.
+    Ready,
+    /// A node is gone, and with it the only copy of so many pages.
+    NodeLost { node: NodeIndex, pages: u64 },
+    /// A fetched page was not what its record says, and there is no other copy.
+    PageRejected { page: PageNumber },
+    /// Pages must leave and no node has room: the program cannot go on.
+    FarMemoryFull { held: Bytes },
+    /// Nothing that is local can leave, and the limit is reached: the program cannot go on.
+    NothingToEvict,
+    /// The kernel reports a resident page as missing again and again: serving it could only be
+    /// done with wrong data.
+    Inconsistent { page: PageNumber },
+}
+
+/// The pager of one program.
+#[derive(Debug)]
+pub struct Pager<K: Kernel> {
+    kernel: K,
+    budget: Budget,
+    client: ClientId,
+    store: FarStore,
+    table: PageTable<PageEntry>,
+    children: BTreeMap<SpaceId, Child>,
+    frames: FramePool,
+    /// The page that each used frame belongs to; None once that page is gone.
+    owners: Vec<Option<PageNumber>>,
+    replacement: Box<dyn Replacement>,
+    prefetcher: Prefetcher,
+    operations: BTreeMap<OperationId, Operation>,
+    writes_in_flight: u32,
+    /// Victims whose write-back was not posted yet, with their checksums.
+    write_queue: VecDeque<(FrameIndex, PageChecksum)>,
+    /// Victims whose far copy is good, oldest first.
+    done: VecDeque<FrameIndex>,
+    /// Valid entries in `done`.
+    done_count: u64,
+    /// Frames whose page waits to enter the program.
+    arrived: Vec<FrameIndex>,
+    /// Faults that wait for a frame, a slot of a queue, or their address space to settle.
+    stalled: VecDeque<Fault>,
+    /// When the first thread began to wait for a page that is on its way.
+    demands: BTreeMap<PageNumber, Time>,
+    /// When the threads began to wait whose pages have entered since times were last accounted.
+    served_since: Vec<Time>,
+    /// Faults in a row on a page that the table says is resident.
+    spurious: (PageNumber, u32),
+    resident: u64,
+    measure_at: Time,
+    check_children_at: Time,
+    starved_since: Option<Time>,
+    last_version: u64,
+    last_stamp: u32,
+    eviction_clock: u32,
+    ready_reported: bool,
+    end_reported: bool,
+    events: VecDeque<PagerEvent>,
+    counters: AgentCounters,
+    stats: StatsPage,
+}
+
+impl<K: Kernel> Pager<K> {
+    /// Starts connecting to the nodes. The kernel must provide [`Budget::frames`] frames.
+    pub fn new(
+        config: &PagerConfig,
+        kernel: K,
+        replacement: Box<dyn Replacement>,
+        net: &mut PagerFabric<'_>,
+    ) -> Self {
+        let budget = Budget::new(config.cache);
+        Self {
+            kernel,
+            budget,
+            client: config.client,
+            store: FarStore::connect(config.client, &config.nodes, net),
+            table: PageTable::default(),
+            children: BTreeMap::new(),
+            frames: FramePool::new(budget.frames()),
+            owners: vec![None; budget.frames() as usize],
+            replacement,
+            prefetcher: Prefetcher::default(),
+            operations: BTreeMap::new(),
+            writes_in_flight: 0,
+            write_queue: VecDeque::new(),
+            done: VecDeque::new(),
+            done_count: 0,
+            arrived: Vec::new(),
+            stalled: VecDeque::new(),
+            demands: BTreeMap::new(),
+            served_since: Vec::new(),
+            spurious: (PageNumber(0), 0),
+            resident: 0,
+            measure_at: Time::ZERO,
+            check_children_at: Time::ZERO,
+            starved_since: None,
+            last_version: 0,
+            last_stamp: 0,
+            eviction_clock: 0,
+            ready_reported: false,
+            end_reported: false,
+            events: VecDeque::new(),
+            counters: AgentCounters::default(),
+            stats: StatsPage::default(),
+        }
+    }
+
+    pub const fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    pub const fn kernel_mut(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// The oldest thing to tell people.
+    pub fn poll_event(&mut self) -> Option<PagerEvent> {
+        self.events.pop_front()
+    }
+
+    /// Counters and fault times so far.
+    pub fn stats(&mut self) -> &StatsPage {
+        self.counters.cache_bytes_current = Bytes::pages(self.resident).0;
+        self.counters.far_pages_current = self.store.extents.used();
+        self.stats.counters = self.counters;
+        &self.stats
+    }
+
+    /// Forked children whose memory this pager serves.
+    pub fn children(&self) -> usize {
+        self.children.len()
+    }
+
+    /// Does everything that can be done now: fabric, fills, faults that waited, eviction,
+    /// write-back. Returns when to come back at the latest.
+    pub fn turn(&mut self, net: &mut PagerFabric<'_>) -> Time {
+        let fabric_deadline = self.turn_fabric(net);
+        self.fill_arrived();
+        self.retry_stalled(net);
+        self.balance_memory(net);
+        self.post_write_backs(net);
+        // What was posted may be complete already: on shared memory posting is doing.
+        let again = self.turn_fabric(net);
+        self.fill_arrived();
+        self.check_children(net.now);
+        self.report_ready();
+        self.report_starvation(net.now);
+        fabric_deadline.min(again).min(self.measure_at).min(self.children_deadline())
+    }
+
+    /// True while the pager would do more if it were called again at once.
+    pub fn is_busy(&self) -> bool {
+        !self.operations.is_empty() || !self.arrived.is_empty() || !self.stalled.is_empty()
+    }
+
+    /// Records how long the faults took that have been served since the last call.
+    pub fn account_served(&mut self, now: Time) {
+        for at in self.served_since.drain(..) {
+            self.stats.fault_ns.record(now.since(at).as_nanos());
+        }
+    }
+
+    fn turn_fabric(&mut self, net: &mut PagerFabric<'_>) -> Time {
+        let turn = net.fabric.turn(net.provider, net.now);
+        while let Some(event) = net.fabric.poll_event() {
+            self.handle_fabric_event(event, net);
+        }
+        turn.deadline
+    }
+
+    fn handle_fabric_event(
+        &mut self,
+        event: FabricEvent<FrameBuffer>,
+        net: &mut PagerFabric<'_>,
+    ) {
+        match event {
+            FabricEvent::Outcome { operation, outcome } => {
+                self.handle_outcome(operation, outcome.is_ok());
+            }
+            FabricEvent::Quiesced { operation, buffer, .. } => {
+                self.handle_quiesced(operation, buffer, net);
+            }
+            other => match self.store.handle_event(other, net) {
+                Some(StoreEvent::Lost(node)) => self.handle_node_lost(node),
+                Some(StoreEvent::Opened | StoreEvent::Grown) | None => {}
+            },
+        }
+    }
+
+    fn report_ready(&mut self) {
+        if !self.ready_reported && !self.store.starting() {
+            self.ready_reported = true;
+            self.events.push_back(PagerEvent::Ready);
+        }
+    }
+
+    /// Nodes that are lost or never opened.
+    pub fn lost_nodes(&self) -> Vec<NodeIndex> {
+        self.store.lost_nodes().collect()
+    }
+
+    fn owner_of(&self, frame: FrameIndex) -> Option<PageNumber> {
+        self.owners[frame.0 as usize]
+    }
+
+    fn own(&mut self, frame: FrameIndex, page: PageNumber) {
+        self.owners[frame.0 as usize] = Some(page);
+    }
+
+    fn release_frame(&mut self, frame: FrameIndex) {
+        self.owners[frame.0 as usize] = None;
+        self.frames.release(frame);
+    }
+
+    fn next_stamp(&mut self) -> u32 {
+        self.last_stamp = self.last_stamp.wrapping_add(1);
+        self.last_stamp
+    }
+
+    /// The page whose write-back state in `frame` is `state`, if the frame is still its victim.
+    fn victim_in(&self, frame: FrameIndex, state: WriteBack) -> Option<PageNumber> {
+        let page = self.owner_of(frame)?;
+        let expected = Location::Victim { frame, write_back: state };
+        (self.table.entry(page)?.location == expected).then_some(page)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! Operations in flight. What they mean is decided when they are quiet, not when they are over:
+//! until then their frame belongs to the fabric.
+
+use super::{Pager, PagerFabric};
+use crate::entry::FarRecord;
+use crate::{FrameBuffer, FrameIndex, Kernel, SpaceId};
+use legato_base::PageNumber;
+use legato_fabric::OperationId;
+
+/// One operation.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) kind: OperationKind,
+    /// None until its outcome is known.
+    succeeded: Option<bool>,
+}
+
+/// What an operation is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OperationKind {
+    /// Fetches the page that owns the frame.
+    Read,
+    /// Writes the victim in the frame back, as this version.
+    Write { version: u64 },
+    /// Fetches a page of a forked child.
+    ChildRead { space: SpaceId, page: PageNumber, record: FarRecord },
+}
+
+impl<K: Kernel> Pager<K> {
+    pub(super) fn start_operation(&mut self, id: OperationId, kind: OperationKind) {
+        self.operations.insert(id, Operation { kind, succeeded: None });
+    }
+
+    pub(super) fn handle_outcome(&mut self, id: OperationId, success: bool) {
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.succeeded = Some(success);
+        }
+    }
+
+    pub(super) fn handle_quiesced(
+        &mut self,
+        id: OperationId,
+        buffer: FrameBuffer,
+        net: &mut PagerFabric<'_>,
+    ) {
+        let frame: FrameIndex = buffer.into_frame();
+        let Some(operation) = self.operations.remove(&id) else {
+            self.release_frame(frame);
+            return;
+        };
+        let success = operation.succeeded == Some(true);
+        match operation.kind {
+            OperationKind::Read => self.finish_fetch(frame, success, net.now),
+            OperationKind::Write { version } => self.finish_write_back(frame, version, success),
+            OperationKind::ChildRead { space, page, record } => {
+                self.finish_child_fetch(space, page, record, frame, success, net.now);
+            }
+        }
+    }
+}

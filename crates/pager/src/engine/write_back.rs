@@ -1,0 +1,156 @@
+//! Victims reach a memory node. A frame is free for other pages only when its content is
+//! acknowledged there.
+
+use super::operation::OperationKind;
+use super::{Pager, PagerFabric};
+use crate::entry::{FarRecord, Location, SlotRef, WriteBack};
+use crate::far::{EXTENT_SLOTS, NODE_DEADLINE};
+use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel};
+use legato_base::wire::slot::SlotRecord;
+use legato_base::{PageChecksum, PageNumber};
+use zerocopy::IntoBytes;
+
+/// Writes outstanding at a time. A fetch that is posted behind them waits for them (one queue
+/// pair executes in order), so they are few; and a completion in every 10 us keeps them busy.
+pub(super) const WRITES_IN_FLIGHT_MAX: u32 = 32;
+
+impl<K: Kernel> Pager<K> {
+    /// Posts queued write-backs while the window and the slots last.
+    pub(super) fn post_write_backs(&mut self, net: &mut PagerFabric<'_>) {
+        while self.writes_in_flight < WRITES_IN_FLIGHT_MAX {
+            let Some(&(frame, checksum)) = self.write_queue.front() else { break };
+            let Some(page) = self.victim_in(frame, WriteBack::Queued) else {
+                self.write_queue.pop_front();
+                continue;
+            };
+            if !self.post_write_back(page, frame, checksum, net) {
+                break;
+            }
+            self.write_queue.pop_front();
+        }
+        let keep = u64::from(EXTENT_SLOTS).max(2 * self.write_queue.len() as u64);
+        if self.counters.pages_evicted > 0 {
+            self.store.balance(keep, net);
+        }
+    }
+
+    fn post_write_back(
+        &mut self,
+        page: PageNumber,
+        frame: FrameIndex,
+        checksum: PageChecksum,
+        net: &mut PagerFabric<'_>,
+    ) -> bool {
+        let Some(slot) = self.slot_for(page) else { return false };
+        let Some((connection, place)) = self.store.locate(slot) else { return false };
+        let version = self.last_version + 1;
+        let record = SlotRecord { client: self.client, page, version, checksum };
+        self.kernel.frames_mut().header_mut(frame).copy_from_slice(record.to_header().as_bytes());
+        let buffer = FrameBuffer::new(self.kernel.frames(), frame);
+        let deadline = net.now + NODE_DEADLINE;
+        match net.fabric.write(net.provider, connection, place, buffer, deadline) {
+            Ok(id) => {
+                self.last_version = version;
+                self.writes_in_flight += 1;
+                self.start_operation(id, OperationKind::Write { version });
+                if let Some(entry) = self.table.entry_mut(page) {
+                    entry.location = Location::Victim { frame, write_back: WriteBack::InFlight };
+                    entry.far = Some(FarRecord::first(slot, version, checksum));
+                }
+                true
+            }
+            Err((_, buffer)) => {
+                // The frame stays this victim's: nothing was posted.
+                let _same_frame = buffer.into_frame();
+                false
+            }
+        }
+    }
+
+    /// The slot to write a page to: its own, unless a forked child still reads the older content
+    /// there. The entry names it from here on, so that it is not lost if the write must wait.
+    fn slot_for(&mut self, page: PageNumber) -> Option<SlotRef> {
+        let old = self.table.entry(page)?.far;
+        if let Some(record) = old {
+            let slot = record.slot();
+            if !self.store.extents.is_shared(slot) && self.store.locate(slot).is_some() {
+                return Some(slot);
+            }
+        }
+        let slot = self.store.extents.allocate()?;
+        self.counters.far_pages_peak =
+            self.counters.far_pages_peak.max(self.store.extents.used());
+        self.release_far(old);
+        // Version 0 is never written: until the write is posted the record matches no content.
+        let record = FarRecord::first(slot, 0, PageChecksum::default());
+        if let Some(entry) = self.table.entry_mut(page) {
+            entry.far = Some(record);
+        }
+        Some(slot)
+    }
+
+    /// A write is quiet.
+    pub(super) fn finish_write_back(&mut self, frame: FrameIndex, version: u64, success: bool) {
+        self.writes_in_flight -= 1;
+        if success {
+            self.counters.pages_written += 1;
+        }
+        match self.victim_in(frame, WriteBack::InFlight) {
+            Some(page) if success => {
+                self.set_write_back(page, frame, WriteBack::Done);
+                self.done.push_back(frame);
+                self.done_count += 1;
+            }
+            Some(page) => {
+                // What the slot holds now is unknown. The content is still here: write it again.
+                self.forget_copy(page, version);
+                self.set_write_back(page, frame, WriteBack::Queued);
+                let checksum = PageChecksum::of(self.kernel.frames().page(frame));
+                self.write_queue.push_back((frame, checksum));
+            }
+            None => {
+                // The page went back to the program, or is gone: the frame was the fabric's only.
+                if !success {
+                    self.forget_copies_of_version(version);
+                }
+                self.release_frame(frame);
+            }
+        }
+    }
+
+    fn set_write_back(&mut self, page: PageNumber, frame: FrameIndex, write_back: WriteBack) {
+        if let Some(entry) = self.table.entry_mut(page) {
+            entry.location = Location::Victim { frame, write_back };
+        }
+    }
+
+    /// The page's far copy, if it is still this version, is not to be trusted.
+    fn forget_copy(&mut self, page: PageNumber, version: u64) {
+        let Some(entry) = self.table.entry_mut(page) else { return };
+        if entry.far.is_some_and(|record| record.version == version) {
+            let far = entry.far.take();
+            self.release_far(far);
+        }
+    }
+
+    /// As [`Self::forget_copy`] when the page is not known any more. Rare: a write that failed
+    /// after its page had been touched again.
+    fn forget_copies_of_version(&mut self, version: u64) {
+        let found = self
+            .table
+            .iter()
+            .find(|(_, entry)| entry.far.is_some_and(|record| record.version == version))
+            .map(|(page, _)| page);
+        if let Some(page) = found {
+            self.forget_copy(page, version);
+        }
+    }
+
+    /// Gives up one owner's claim on a far copy.
+    pub(super) fn release_far(&mut self, far: Option<FarRecord>) {
+        if let Some(record) = far {
+            self.counters.far_pages_released += 1;
+            self.store.extents.release(record.slot());
+        }
+    }
+}

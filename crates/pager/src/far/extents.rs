@@ -1,0 +1,202 @@
+//! Which slots of which extents are free, and who shares a slot after a fork.
+
+use super::{EXTENT_SLOTS, NodeIndex};
+use crate::entry::SlotRef;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use legato_base::ExtentId;
+use legato_base::wire::slot::SLOT_STRIDE;
+use legato_verbs::{RemoteAddress, RemoteKey};
+
+/// Bits of a [`SlotRef`] that name the slot inside its extent.
+const SLOT_BITS: u32 = EXTENT_SLOTS.trailing_zeros();
+const _: () = assert!(EXTENT_SLOTS.is_power_of_two());
+
+/// An extent that a node granted.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    pub(crate) node: NodeIndex,
+    pub(crate) id: ExtentId,
+    pub(crate) key: RemoteKey,
+    pub(crate) address: u64,
+    pub(crate) slots: u32,
+    free: Vec<u32>,
+}
+
+/// All extents of this client.
+#[derive(Debug, Default)]
+pub(crate) struct Extents {
+    /// None where an extent was given back or lost with its node.
+    extents: Vec<Option<Extent>>,
+    /// Owners of a slot beyond the first: forked children whose page it also is.
+    shared: BTreeMap<SlotRef, u32>,
+    free: u64,
+    used: u64,
+}
+
+impl Extents {
+    pub(crate) fn add(
+        &mut self,
+        node: NodeIndex,
+        id: ExtentId,
+        place: RemoteAddress,
+        slots: u32,
+    ) {
+        let slots = slots.min(EXTENT_SLOTS);
+        let extent = Extent {
+            node,
+            id,
+            key: place.key,
+            address: place.address,
+            slots,
+            free: (0..slots).rev().collect(),
+        };
+        self.free += u64::from(slots);
+        match self.extents.iter().position(Option::is_none) {
+            Some(vacant) => self.extents[vacant] = Some(extent),
+            None => self.extents.push(Some(extent)),
+        }
+    }
+
+    pub(crate) const fn free(&self) -> u64 {
+        self.free
+    }
+
+    pub(crate) const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// A free slot from the first extent that has one, so that later extents become empty and
+    /// can be given back.
+    pub(crate) fn allocate(&mut self) -> Option<SlotRef> {
+        let (index, extent) = self
+            .extents
+            .iter_mut()
+            .enumerate()
+            .find_map(|(index, extent)| Some((index, extent.as_mut().filter(|e| !e.free.is_empty())?)))?;
+        let slot = extent.free.pop()?;
+        self.free -= 1;
+        self.used += 1;
+        Some(SlotRef(((index as u32) << SLOT_BITS) | slot))
+    }
+
+    /// One more owner of a slot.
+    pub(crate) fn share(&mut self, slot: SlotRef) {
+        *self.shared.entry(slot).or_insert(0) += 1;
+    }
+
+    pub(crate) fn is_shared(&self, slot: SlotRef) -> bool {
+        self.shared.contains_key(&slot)
+    }
+
+    /// One owner less; the slot is free when it was the last. Slots of lost nodes are gone anyway.
+    pub(crate) fn release(&mut self, slot: SlotRef) {
+        if let Some(owners) = self.shared.get_mut(&slot) {
+            *owners -= 1;
+            if *owners == 0 {
+                self.shared.remove(&slot);
+            }
+            return;
+        }
+        let Some(extent) = self.extents.get_mut(index_of(slot)).and_then(Option::as_mut) else {
+            return;
+        };
+        extent.free.push(slot.0 & (EXTENT_SLOTS - 1));
+        self.free += 1;
+        self.used -= 1;
+    }
+
+    /// Where a slot is; None if it was lost with its node.
+    pub(crate) fn locate(&self, slot: SlotRef) -> Option<(NodeIndex, RemoteAddress)> {
+        let extent = self.extents.get(index_of(slot))?.as_ref()?;
+        let offset = u64::from(slot.0 & (EXTENT_SLOTS - 1)) * SLOT_STRIDE as u64;
+        Some((extent.node, RemoteAddress { key: extent.key, address: extent.address + offset }))
+    }
+
+    /// Forgets every extent of a node. References to their slots must be dropped by the caller
+    /// before new extents are added.
+    pub(crate) fn lose_node(&mut self, node: NodeIndex) {
+        for place in &mut self.extents {
+            if let Some(extent) = place.take_if(|extent| extent.node == node) {
+                self.free -= extent.free.len() as u64;
+                self.used -= u64::from(extent.slots) - extent.free.len() as u64;
+            }
+        }
+        let extents = &self.extents;
+        self.shared.retain(|&slot, _| extents.get(index_of(slot)).is_some_and(Option::is_some));
+    }
+
+    /// Takes out an extent that is wholly free, if enough free slots remain without it.
+    pub(crate) fn take_spare(&mut self, keep_free: u64) -> Option<Extent> {
+        if self.free < keep_free + u64::from(EXTENT_SLOTS) {
+            return None;
+        }
+        let place = self
+            .extents
+            .iter_mut()
+            .rev()
+            .find(|place| place.as_ref().is_some_and(|e| e.free.len() as u32 == e.slots))?;
+        let extent = place.take()?;
+        self.free -= u64::from(extent.slots);
+        Some(extent)
+    }
+
+    /// Extents on a node, for spreading new ones.
+    pub(crate) fn count_on(&self, node: NodeIndex) -> usize {
+        self.extents.iter().flatten().filter(|extent| extent.node == node).count()
+    }
+}
+
+const fn index_of(slot: SlotRef) -> usize {
+    (slot.0 >> SLOT_BITS) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(sizes: &[(u32, u32)]) -> Extents {
+        let mut extents = Extents::default();
+        for (index, &(node, slots)) in sizes.iter().enumerate() {
+            let place = RemoteAddress { key: RemoteKey(index as u32), address: 0 };
+            extents.add(NodeIndex(node), ExtentId(index as u64), place, slots);
+        }
+        extents
+    }
+
+    #[test]
+    fn a_shared_slot_is_free_after_its_last_owner() {
+        let mut extents = extents(&[(0, 2)]);
+        let slot = extents.allocate().unwrap();
+        extents.share(slot);
+        extents.release(slot);
+        assert_eq!((extents.free(), extents.used()), (1, 1));
+        assert!(!extents.is_shared(slot));
+        extents.release(slot);
+        assert_eq!((extents.free(), extents.used()), (2, 0));
+    }
+
+    #[test]
+    fn slots_do_not_overlap_and_lost_nodes_have_none() {
+        let mut extents = extents(&[(0, 3), (1, 3)]);
+        let mut places: Vec<_> = (0..6)
+            .map(|_| extents.allocate().unwrap())
+            .map(|slot| extents.locate(slot).map(|(node, at)| (node.0, at.address)).unwrap())
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 6);
+        assert!(extents.allocate().is_none());
+        extents.lose_node(NodeIndex(0));
+        assert_eq!((extents.free(), extents.used()), (0, 3));
+    }
+
+    #[test]
+    fn an_empty_extent_is_given_back_when_enough_remains() {
+        let mut extents = extents(&[(0, EXTENT_SLOTS), (0, EXTENT_SLOTS)]);
+        assert!(extents.take_spare(2 * u64::from(EXTENT_SLOTS)).is_none());
+        let spare = extents.take_spare(u64::from(EXTENT_SLOTS)).unwrap();
+        assert_eq!(spare.id, ExtentId(1));
+        assert_eq!(extents.free(), u64::from(EXTENT_SLOTS));
+    }
+}

@@ -1,0 +1,258 @@
+//! The memory nodes: connecting to them, asking for extents, losing them.
+
+use super::{EXTENT_SLOTS, EXTENT_SLOTS_MIN, Extents, FrameBuffer, NODE_DEADLINE};
+use crate::engine::PagerFabric;
+use crate::entry::SlotRef;
+use alloc::vec::Vec;
+use legato_base::wire::node::{NodeReply, NodeRequest};
+use legato_base::{Bytes, ClientId};
+use legato_fabric::{CallId, ConnectionId, FabricEvent};
+use legato_verbs::{Address, RemoteAddress};
+
+/// A memory node, by its place in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeIndex(pub u32);
+
+/// How far the pager is with a node.
+#[derive(Debug)]
+enum NodeState {
+    Connecting { connection: ConnectionId },
+    Opening { connection: ConnectionId, call: CallId },
+    Up { connection: ConnectionId, asking: Option<Asking>, room: Room },
+    Lost,
+}
+
+/// A request for an extent, on its way.
+#[derive(Debug)]
+struct Asking {
+    call: CallId,
+    slots: u32,
+}
+
+/// What the node's last answer about room was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// Ask for extents of this many slots.
+    For(u32),
+    /// Not even for the smallest extent.
+    Full,
+}
+
+/// What happened at a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreEvent {
+    /// The node may be used.
+    Opened,
+    /// There are more slots.
+    Grown,
+    /// The node is gone, and with it everything on it.
+    Lost(NodeIndex),
+}
+
+/// All nodes of this client.
+#[derive(Debug)]
+pub(crate) struct FarStore {
+    client: ClientId,
+    nodes: Vec<NodeState>,
+    pub(crate) extents: Extents,
+}
+
+impl FarStore {
+    /// Starts connecting to every node. One that refuses at once counts as lost.
+    pub(crate) fn connect(
+        client: ClientId,
+        addresses: &[Address],
+        net: &mut PagerFabric<'_>,
+    ) -> Self {
+        let deadline = net.now + NODE_DEADLINE;
+        let nodes = addresses
+            .iter()
+            .map(|address| match net.fabric.connect(net.provider, address, &[], deadline) {
+                Ok(connection) => NodeState::Connecting { connection },
+                Err(_) => NodeState::Lost,
+            })
+            .collect();
+        Self { client, nodes, extents: Extents::default() }
+    }
+
+    /// True while some node has neither opened nor failed.
+    pub(crate) fn starting(&self) -> bool {
+        self.nodes
+            .iter()
+            .any(|node| matches!(node, NodeState::Connecting { .. } | NodeState::Opening { .. }))
+    }
+
+    pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = NodeIndex> {
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| matches!(node, NodeState::Lost))
+            .map(|(index, _)| NodeIndex(index as u32))
+    }
+
+    /// No slot is free and no node has room for more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.extents.free() == 0
+            && self.nodes.iter().all(|node| match node {
+                NodeState::Up { asking, room, .. } => asking.is_none() && *room == Room::Full,
+                NodeState::Lost => true,
+                NodeState::Connecting { .. } | NodeState::Opening { .. } => false,
+            })
+    }
+
+    /// The connection and place of a slot; None if its node is lost.
+    pub(crate) fn locate(&self, slot: SlotRef) -> Option<(ConnectionId, RemoteAddress)> {
+        let (node, place) = self.extents.locate(slot)?;
+        match self.nodes.get(node.0 as usize)? {
+            NodeState::Up { connection, .. } => Some((*connection, place)),
+            _ => None,
+        }
+    }
+
+    /// Handles what is not about a page.
+    pub(crate) fn handle_event(
+        &mut self,
+        event: FabricEvent<FrameBuffer>,
+        net: &mut PagerFabric<'_>,
+    ) -> Option<StoreEvent> {
+        match event {
+            FabricEvent::Connected { connection, .. } => self.open(connection, net),
+            FabricEvent::ConnectFailed { connection, .. }
+            | FabricEvent::Disconnected { connection, .. } => self.lose(connection),
+            FabricEvent::Replied { call, outcome } => {
+                let reply = outcome.ok().and_then(|body| NodeReply::parse(&body).ok());
+                self.handle_reply(call, reply, net)
+            }
+            // Nobody connects to an agent or calls it.
+            FabricEvent::Accepted { connection, .. } | FabricEvent::Request { connection, .. } => {
+                net.fabric.close(net.provider, connection);
+                None
+            }
+            FabricEvent::Outcome { .. } | FabricEvent::Quiesced { .. } => None,
+        }
+    }
+
+    fn open(&mut self, from: ConnectionId, net: &mut PagerFabric<'_>) -> Option<StoreEvent> {
+        let node = self.nodes.iter_mut().find(
+            |node| matches!(node, NodeState::Connecting { connection } if *connection == from),
+        )?;
+        let request = NodeRequest::Open { client: self.client }.to_bytes();
+        let deadline = net.now + NODE_DEADLINE;
+        match net.fabric.call(net.provider, from, &request, deadline) {
+            Ok(call) => *node = NodeState::Opening { connection: from, call },
+            Err(_) => net.fabric.close(net.provider, from),
+        }
+        None
+    }
+
+    fn handle_reply(
+        &mut self,
+        answered: CallId,
+        reply: Option<NodeReply>,
+        net: &mut PagerFabric<'_>,
+    ) -> Option<StoreEvent> {
+        let index = self.nodes.iter().position(|node| match node {
+            NodeState::Opening { call, .. } => *call == answered,
+            NodeState::Up { asking: Some(asking), .. } => asking.call == answered,
+            _ => false,
+        })?;
+        let node = &mut self.nodes[index];
+        match (&mut *node, reply) {
+            (NodeState::Opening { connection, .. }, Some(NodeReply::Opened { .. })) => {
+                let connection = *connection;
+                *node = NodeState::Up { connection, asking: None, room: Room::For(EXTENT_SLOTS) };
+                Some(StoreEvent::Opened)
+            }
+            (
+                NodeState::Up { asking, .. },
+                Some(NodeReply::ExtentAllocated { extent, remote_key, address, slots }),
+            ) => {
+                *asking = None;
+                let place = RemoteAddress { key: legato_verbs::RemoteKey(remote_key), address };
+                self.extents.add(NodeIndex(index as u32), extent, place, slots);
+                Some(StoreEvent::Grown)
+            }
+            (NodeState::Up { asking, room, .. }, Some(NodeReply::NoRoom { .. })) => {
+                let asked = asking.take().map_or(EXTENT_SLOTS, |asking| asking.slots);
+                let smaller = asked / 4;
+                *room =
+                    if smaller >= EXTENT_SLOTS_MIN { Room::For(smaller) } else { Room::Full };
+                None
+            }
+            // No answer, or one that makes no sense: the node is of no use.
+            (NodeState::Opening { connection, .. } | NodeState::Up { connection, .. }, _) => {
+                let connection = *connection;
+                net.fabric.close(net.provider, connection);
+                None
+            }
+            (NodeState::Connecting { .. } | NodeState::Lost, _) => None,
+        }
+    }
+
+    fn lose(&mut self, from: ConnectionId) -> Option<StoreEvent> {
+        let index = self.nodes.iter().position(|node| match node {
+            NodeState::Connecting { connection }
+            | NodeState::Opening { connection, .. }
+            | NodeState::Up { connection, .. } => *connection == from,
+            NodeState::Lost => false,
+        })?;
+        self.nodes[index] = NodeState::Lost;
+        let node = NodeIndex(index as u32);
+        self.extents.lose_node(node);
+        Some(StoreEvent::Lost(node))
+    }
+
+    /// Asks for more extents while fewer than `keep_free` slots are free, and gives an empty one
+    /// back when far more are.
+    pub(crate) fn balance(&mut self, keep_free: u64, net: &mut PagerFabric<'_>) {
+        if self.extents.free() < keep_free {
+            self.ask(net);
+        }
+        if let Some(extent) = self.extents.take_spare(keep_free * 2) {
+            self.give_back(extent.node, extent.id, net);
+        }
+    }
+
+    /// Asks the node with the fewest extents of this client that may have room.
+    fn ask(&mut self, net: &mut PagerFabric<'_>) {
+        let candidate = (0..self.nodes.len())
+            .filter(|&index| {
+                matches!(
+                    self.nodes[index],
+                    NodeState::Up { asking: None, room: Room::For(_), .. }
+                )
+            })
+            .min_by_key(|&index| self.extents.count_on(NodeIndex(index as u32)));
+        let Some(NodeState::Up { connection, asking, room: Room::For(slots) }) =
+            candidate.map(|index| &mut self.nodes[index])
+        else {
+            return;
+        };
+        let request = NodeRequest::AllocateExtent { slots: *slots }.to_bytes();
+        let deadline = net.now + NODE_DEADLINE;
+        if let Ok(call) = net.fabric.call(net.provider, *connection, &request, deadline) {
+            *asking = Some(Asking { call, slots: *slots });
+        }
+    }
+
+    fn give_back(
+        &mut self,
+        node: NodeIndex,
+        extent: legato_base::ExtentId,
+        net: &mut PagerFabric<'_>,
+    ) {
+        let Some(NodeState::Up { connection, room, .. }) = self.nodes.get_mut(node.0 as usize)
+        else {
+            return;
+        };
+        *room = Room::For(EXTENT_SLOTS);
+        let request = NodeRequest::ReleaseExtent { extent }.to_bytes();
+        // Refused for want of a credit: the node frees it when this client goes.
+        let _ = net.fabric.call(net.provider, *connection, &request, net.now + NODE_DEADLINE);
+    }
+
+    /// Room that the pager believes in, for messages to people.
+    pub(crate) fn held(&self) -> Bytes {
+        Bytes::pages(self.extents.free() + self.extents.used())
+    }
+}

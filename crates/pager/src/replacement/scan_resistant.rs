@@ -1,0 +1,185 @@
+//! FIFO that notices loops.
+//!
+//! A loop over more than the cache misses every time under FIFO and LRU; keeping the first part
+//! and cycling the rest through a small window misses only the rest. A loop shows itself: every
+//! page comes back, always after the same number of evictions. Once seen, the policy evicts the
+//! newest pages instead of the oldest. Whether the kept part is still wanted cannot be seen either
+//! (hits are invisible), so every sixteenth victim is taken from it as a probe: when probes stop
+//! coming back, the hot set has moved and the policy returns to FIFO.
+
+use super::{Queued, Replacement, pop_oldest};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use legato_base::PageNumber;
+
+/// Refaults judged at a time.
+const WINDOW: u32 = 256;
+/// Of a window, those that must be at the usual distance to call it a loop.
+const LOOP_SHARE: u32 = 224;
+/// One victim in this many is a probe.
+const PROBE_EVERY: u32 = 16;
+/// The newest pages, which are being used or were prefetched just now, stay.
+const NEWEST_KEPT: usize = 96;
+/// Probes judged at a time.
+const PROBES_JUDGED: u32 = 32;
+
+#[derive(Debug)]
+enum Mode {
+    Oldest,
+    /// Loop of `distance` evictions per round.
+    Newest {
+        distance: u32,
+        victims: u32,
+        probes: Probes,
+    },
+}
+
+/// Pages of the kept part that were evicted to see whether they come back.
+#[derive(Debug, Default)]
+struct Probes {
+    waiting: BTreeMap<PageNumber, u32>,
+    order: VecDeque<(PageNumber, u32)>,
+    returned: u32,
+    lost: u32,
+}
+
+/// The policy of the module's description.
+#[derive(Debug)]
+pub struct ScanResistant {
+    queue: VecDeque<Queued>,
+    mode: Mode,
+    /// Evictions so far.
+    clock: u32,
+    /// Smoothed distance of refaults (1/8 of each new one).
+    usual_distance: u32,
+    seen: u32,
+    at_usual_distance: u32,
+}
+
+impl Default for ScanResistant {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            mode: Mode::Oldest,
+            clock: 0,
+            usual_distance: 0,
+            seen: 0,
+            at_usual_distance: 0,
+        }
+    }
+}
+
+impl ScanResistant {
+    fn judge_loop(&mut self, distance: u32) {
+        let usual = self.usual_distance;
+        self.usual_distance = usual - usual / 8 + distance / 8;
+        self.seen += 1;
+        if distance.abs_diff(usual) <= usual / 8 {
+            self.at_usual_distance += 1;
+        }
+        if self.seen < WINDOW {
+            return;
+        }
+        if self.at_usual_distance >= LOOP_SHARE && matches!(self.mode, Mode::Oldest) {
+            self.mode = Mode::Newest { distance, victims: 0, probes: Probes::default() };
+        }
+        self.seen = 0;
+        self.at_usual_distance = 0;
+    }
+
+    fn choose_one(&mut self, valid: &mut dyn FnMut(Queued) -> bool) -> Option<Queued> {
+        self.clock = self.clock.wrapping_add(1);
+        let Mode::Newest { distance, victims, probes } = &mut self.mode else {
+            return pop_oldest(&mut self.queue, valid);
+        };
+        *victims += 1;
+        probes.expire(self.clock, distance.saturating_mul(3));
+        if probes.judged_cold() {
+            self.mode = Mode::Oldest;
+            return pop_oldest(&mut self.queue, valid);
+        }
+        if *victims % PROBE_EVERY == 0 {
+            let probe = pop_oldest(&mut self.queue, valid)?;
+            probes.sent(probe.page, self.clock);
+            return Some(probe);
+        }
+        pop_newest(&mut self.queue, valid).or_else(|| pop_oldest(&mut self.queue, valid))
+    }
+}
+
+impl Replacement for ScanResistant {
+    fn inserted(&mut self, queued: Queued) {
+        self.queue.push_back(queued);
+    }
+
+    fn refaulted(&mut self, page: PageNumber, distance: u32) {
+        if let Mode::Newest { probes, .. } = &mut self.mode {
+            probes.came_back(page);
+        }
+        self.judge_loop(distance);
+    }
+
+    fn choose(
+        &mut self,
+        count: usize,
+        valid: &mut dyn FnMut(Queued) -> bool,
+        into: &mut Vec<Queued>,
+    ) {
+        for _ in 0..count {
+            let Some(queued) = self.choose_one(valid) else { return };
+            into.push(queued);
+        }
+    }
+}
+
+/// Takes the newest entry behind those that are kept for being in use.
+fn pop_newest(
+    queue: &mut VecDeque<Queued>,
+    valid: &mut dyn FnMut(Queued) -> bool,
+) -> Option<Queued> {
+    while queue.len() > NEWEST_KEPT {
+        let queued = queue.remove(queue.len() - 1 - NEWEST_KEPT)?;
+        if valid(queued) {
+            return Some(queued);
+        }
+    }
+    None
+}
+
+impl Probes {
+    fn sent(&mut self, page: PageNumber, clock: u32) {
+        self.waiting.insert(page, clock);
+        self.order.push_back((page, clock));
+    }
+
+    fn came_back(&mut self, page: PageNumber) {
+        if self.waiting.remove(&page).is_some() {
+            self.returned += 1;
+        }
+    }
+
+    fn expire(&mut self, clock: u32, age_max: u32) {
+        while let Some(&(page, sent)) = self.order.front() {
+            let known = self.waiting.get(&page) == Some(&sent);
+            if known && clock.wrapping_sub(sent) <= age_max {
+                return;
+            }
+            self.order.pop_front();
+            if known {
+                self.waiting.remove(&page);
+                self.lost += 1;
+            }
+        }
+    }
+
+    /// True once most of enough probes were not missed.
+    fn judged_cold(&mut self) -> bool {
+        if self.returned + self.lost < PROBES_JUDGED {
+            return false;
+        }
+        let cold = self.lost > self.returned;
+        self.returned = 0;
+        self.lost = 0;
+        cold
+    }
+}

@@ -1,0 +1,138 @@
+//! The kernel's interface, as far as it is used here: `include/uapi/linux/userfaultfd.h` and
+//! `include/uapi/linux/fs.h` of Linux 6.18. Written out because no crate has MOVE and POISON.
+
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::fd::BorrowedFd;
+
+pub(super) const UFFD_API: u64 = 0xAA;
+const UFFDIO: u8 = 0xAA;
+
+pub(super) const FEATURE_EVENT_FORK: u64 = 1 << 1;
+pub(super) const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+pub(super) const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
+pub(super) const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+pub(super) const FEATURE_POISON: u64 = 1 << 14;
+pub(super) const FEATURE_MOVE: u64 = 1 << 16;
+
+pub(super) const REGISTER_MODE_MISSING: u64 = 1;
+pub(super) const MOVE_MODE_DONTWAKE: u64 = 1;
+
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Api {
+    pub(super) api: u64,
+    pub(super) features: u64,
+    pub(super) ioctls: u64,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Range {
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Register {
+    pub(super) range: Range,
+    pub(super) mode: u64,
+    pub(super) ioctls: u64,
+}
+
+/// COPY and MOVE have one layout.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Transfer {
+    pub(super) dst: u64,
+    pub(super) src: u64,
+    pub(super) len: u64,
+    pub(super) mode: u64,
+    /// Bytes done, or a negative errno.
+    pub(super) done: i64,
+}
+
+/// ZEROPAGE and POISON have one layout.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Fill {
+    pub(super) range: Range,
+    pub(super) mode: u64,
+    /// Bytes done, or a negative errno.
+    pub(super) done: i64,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct WriteProtect {
+    pub(super) range: Range,
+    pub(super) mode: u64,
+}
+
+/// PAGEMAP_SCAN, Linux 6.7.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct PagemapScan {
+    pub(super) size: u64,
+    pub(super) flags: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) walk_end: u64,
+    pub(super) vec: u64,
+    pub(super) vec_len: u64,
+    pub(super) max_pages: u64,
+    pub(super) category_inverted: u64,
+    pub(super) category_mask: u64,
+    pub(super) category_anyof_mask: u64,
+    pub(super) return_mask: u64,
+}
+
+/// One range that PAGEMAP_SCAN found.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct PageRegion {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) categories: u64,
+}
+
+pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
+pub(super) const PAGE_IS_SWAPPED: u64 = 1 << 4;
+
+const IOCTL_API: Opcode = opcode::read_write::<Api>(UFFDIO, 0x3F);
+const IOCTL_REGISTER: Opcode = opcode::read_write::<Register>(UFFDIO, 0x00);
+const IOCTL_WAKE: Opcode = opcode::read::<Range>(UFFDIO, 0x02);
+const IOCTL_COPY: Opcode = opcode::read_write::<Transfer>(UFFDIO, 0x03);
+const IOCTL_ZEROPAGE: Opcode = opcode::read_write::<Fill>(UFFDIO, 0x04);
+const IOCTL_MOVE: Opcode = opcode::read_write::<Transfer>(UFFDIO, 0x05);
+const IOCTL_WRITEPROTECT: Opcode = opcode::read_write::<WriteProtect>(UFFDIO, 0x06);
+const IOCTL_POISON: Opcode = opcode::read_write::<Fill>(UFFDIO, 0x08);
+
+const _: () = assert!(size_of::<Transfer>() == 40 && size_of::<Fill>() == 32);
+const _: () = assert!(size_of::<Register>() == 32 && size_of::<PagemapScan>() == 96);
+
+macro_rules! uffd_ioctl {
+    ($name:ident, $opcode:ident, $argument:ty) => {
+        /// # Safety
+        /// The addresses in the argument must be the caller's to change in this way: the kernel
+        /// maps, moves or copies pages there.
+        pub(super) unsafe fn $name(
+            fd: BorrowedFd<'_>,
+            argument: &mut $argument,
+        ) -> Result<(), Errno> {
+            // SAFETY: the opcode takes exactly this structure, which is valid for reads and
+            // writes; the caller answers for the addresses inside.
+            unsafe { ioctl(fd, Updater::<$opcode, $argument>::new(argument)) }
+        }
+    };
+}
+
+uffd_ioctl!(uffdio_api, IOCTL_API, Api);
+uffd_ioctl!(uffdio_register, IOCTL_REGISTER, Register);
+uffd_ioctl!(uffdio_wake, IOCTL_WAKE, Range);
+uffd_ioctl!(uffdio_copy, IOCTL_COPY, Transfer);
+uffd_ioctl!(uffdio_zeropage, IOCTL_ZEROPAGE, Fill);
+uffd_ioctl!(uffdio_move, IOCTL_MOVE, Transfer);
+uffd_ioctl!(uffdio_writeprotect, IOCTL_WRITEPROTECT, WriteProtect);
+uffd_ioctl!(uffdio_poison, IOCTL_POISON, Fill);

@@ -1,0 +1,75 @@
+//! Which of the program's mappings may go far: private, anonymous, writable, not executable, not
+//! the main stack, not the agent's own, and large enough to be worth it. Parsed from
+//! `/proc/PID/maps` (proc_pid_maps(5)).
+
+use crate::PageRange;
+use alloc::vec::Vec;
+use legato_base::PageNumber;
+
+/// Smaller mappings stay local: registering each would cost a VMA and free next to nothing.
+const PAGES_MIN: u64 = 16;
+
+/// Eligible ranges in the text of a maps file, the largest first, without `own`.
+pub(super) fn eligible_ranges(maps: &str, own: PageRange) -> Vec<PageRange> {
+    let mut ranges: Vec<PageRange> = maps
+        .lines()
+        .filter_map(parse_eligible)
+        .filter(|range| range.count >= PAGES_MIN)
+        .filter(|range| range.end() <= own.start || own.end() <= range.start)
+        .collect();
+    ranges.sort_unstable_by_key(|range| core::cmp::Reverse((range.count, range.start)));
+    ranges
+}
+
+fn parse_eligible(line: &str) -> Option<PageRange> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let permissions = fields.next()?;
+    let inode = fields.nth(2)?;
+    let name = fields.next().unwrap_or("");
+    let anonymous = inode == "0" && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"));
+    if permissions != "rw-p" || !anonymous {
+        return None;
+    }
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    let pages = end.checked_sub(start)? >> legato_base::PAGE_SHIFT;
+    Some(PageRange::new(PageNumber::containing(start), pages))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+55d0c8a00000-55d0c8a40000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0
+7f0000400000-7f0000401000 rw-p 00000000 00:00 0
+7f1000000000-7f1000400000 ---p 00000000 00:00 0
+7f2000000000-7f2000400000 rw-s 00000000 00:01 1025                       /dev/zero (deleted)
+7f3000000000-7f3000400000 rw-p 00000000 fe:00 123                        /usr/lib/libc.so.6
+7f4000000000-7f4000400000 rwxp 00000000 00:00 0
+7f5000000000-7f5000400000 rw-p 00000000 00:00 0
+7ffc00000000-7ffc00100000 rw-p 00000000 00:00 0                          [stack]
+";
+
+    #[test]
+    fn only_private_anonymous_data_is_eligible() {
+        let own = PageRange::new(PageNumber::containing(0x7f50_0000_0000), 0x400);
+        let found = eligible_ranges(MAPS, own);
+        assert_eq!(
+            found,
+            [
+                PageRange::new(PageNumber::containing(0x7f00_0000_0000), 0x400),
+                PageRange::new(PageNumber::containing(0x55d0_c8a0_0000), 0x40),
+            ]
+        );
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_passed_over() {
+        for line in ["", "x", "1-0 rw-p 0 0 0", "zz-yy rw-p 0 00:00 0", "1000-2000"] {
+            assert_eq!(eligible_ranges(line, PageRange::new(PageNumber(0), 0)), []);
+        }
+    }
+}

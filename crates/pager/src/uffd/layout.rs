@@ -1,0 +1,135 @@
+//! The agent's own memory: one reservation in the program's address space, so that telling it
+//! from the program's is one comparison. Nothing of it is inherited by `fork` or dumped.
+
+use super::Userfaultfd;
+use super::context::OpenError;
+use crate::PageRange;
+use legato_base::wire::slot::SLOT_HEADER_SIZE;
+use legato_base::{PAGE_SIZE, PageNumber};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+/// Bytes of address space in the reservation.
+pub const RESERVATION: u64 = 16 << 30;
+/// Where the agent's stack begins and how many bytes it has. The page below is never accessible.
+pub const STACK_OFFSET: u64 = 64 << 10;
+pub const STACK_SIZE: u64 = 512 << 10;
+/// Where frames, headers and trash begin.
+const FRAMES_OFFSET: u64 = 1 << 20;
+/// Where the heap begins; it goes on to the end. It holds the page table, about 1.2 % of far
+/// memory, so it is enough for a terabyte.
+pub const HEAP_OFFSET: u64 = 1 << 30;
+/// Where pages are moved to be thrown away: `madvise` on the frames themselves would announce
+/// itself to the agent and wait for it.
+const TRASH_PAGES: u64 = 1024;
+
+/// Where the parts are.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    base: u64,
+    frames: u64,
+    frame_count: u32,
+    headers: u64,
+    trash: u64,
+    zeros: u64,
+    end: u64,
+}
+
+impl Layout {
+    /// Reserves the address space; nothing of it has memory yet.
+    ///
+    /// # Errors
+    /// The kernel's, for want of address space.
+    pub fn reserve() -> Result<u64, Errno> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                RESERVATION as usize,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
+            // SAFETY: the reservation is ours.
+            unsafe { rustix::mm::madvise(base, RESERVATION as usize, advice) }?;
+        }
+        Ok(base as u64)
+    }
+
+    /// Lays out frames, headers and trash in a reservation.
+    ///
+    /// # Panics
+    /// If they do not fit below the heap.
+    pub fn new(base: u64, frame_count: u32) -> Self {
+        let page = PAGE_SIZE as u64;
+        let frames = base + FRAMES_OFFSET;
+        let headers = frames + u64::from(frame_count) * page;
+        let header_bytes = u64::from(frame_count) * SLOT_HEADER_SIZE as u64;
+        let trash = headers + header_bytes.next_multiple_of(page);
+        let zeros = trash + TRASH_PAGES * page;
+        let end = zeros + page;
+        assert!(end <= base + HEAP_OFFSET, "invariant: the frames end below the heap");
+        Self { base, frames, frame_count, headers, trash, zeros, end }
+    }
+
+    /// The whole reservation: never far, never evicted.
+    pub const fn range(&self) -> PageRange {
+        PageRange::new(PageNumber::containing(self.base), RESERVATION >> legato_base::PAGE_SHIFT)
+    }
+
+    pub(super) const fn frame(&self, index: u32) -> u64 {
+        self.frames + ((index as u64) << legato_base::PAGE_SHIFT)
+    }
+
+    pub(super) const fn frame_bytes(&self) -> u64 {
+        (self.frame_count as u64) << legato_base::PAGE_SHIFT
+    }
+
+    pub(super) const fn header(&self, index: u32) -> u64 {
+        self.headers + index as u64 * SLOT_HEADER_SIZE as u64
+    }
+
+    pub(super) const fn header_bytes(&self) -> u64 {
+        self.frame_count as u64 * SLOT_HEADER_SIZE as u64
+    }
+
+    pub(super) const fn trash(&self) -> u64 {
+        self.trash
+    }
+
+    /// A page that stays zero: what new frames are filled with.
+    pub(super) const fn zeros(&self) -> u64 {
+        self.zeros
+    }
+
+    /// Makes frames, headers and trash usable, and registers frames and trash, each with the
+    /// userfaultfd that moves pages there.
+    pub(super) fn activate(
+        &self,
+        main: &Userfaultfd,
+        trash: &Userfaultfd,
+    ) -> Result<(), OpenError> {
+        let length = self.end - self.frames;
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the range is inside the reservation, and nothing is in it yet.
+        unsafe { rustix::mm::mprotect(self.frames as *mut _, length as usize, access) }
+            .map_err(system)?;
+        // SAFETY: frames are touched only while they have memory, so they never fault; the trash
+        // is never touched.
+        unsafe {
+            main.register(self.frames, self.frame_bytes()).map_err(system)?;
+            trash.register(self.trash, TRASH_PAGES << legato_base::PAGE_SHIFT).map_err(system)?;
+        }
+        Ok(())
+    }
+
+    /// Pages that fit in the trash.
+    pub(super) const fn trash_pages() -> u32 {
+        TRASH_PAGES as u32
+    }
+}
+
+const fn system(error: Errno) -> OpenError {
+    OpenError::System(error.raw_os_error())
+}

@@ -1,0 +1,396 @@
+//! [`Kernel`] on Linux.
+
+use super::context::{Message, OpenError};
+use super::eligible::eligible_ranges;
+use super::frame_memory::LinuxFrames;
+use super::range_set::RangeSet;
+use super::residency::Residency;
+use super::{Layout, Userfaultfd};
+use crate::{EvictError, FillError, FrameIndex, Kernel, PageRange, SpaceEvent, SpaceId};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
+use legato_verbs::MemoryRegion;
+use rustix::fd::BorrowedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::Advice;
+
+/// Tries of an ioctl that says EAGAIN without an event to read: a page is locked for a moment.
+const RETRIES: u32 = 16;
+
+/// What a round of reading brought.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    pub(super) events: Vec<SpaceEvent>,
+    pub(super) faults: Vec<(SpaceId, PageNumber)>,
+    /// Spaces that are new, so that the supervisor can hold their userfaultfd too.
+    pub(super) children: Vec<SpaceId>,
+}
+
+/// The program's address space, and its forked children's.
+#[derive(Debug)]
+pub struct LinuxKernel {
+    layout: Layout,
+    own: Userfaultfd,
+    trash: Userfaultfd,
+    frames: LinuxFrames,
+    residency: Residency,
+    registered: RangeSet,
+    /// Ranges that refused registration: somebody else's userfaultfd, most likely.
+    refused: RangeSet,
+    children: BTreeMap<SpaceId, Userfaultfd>,
+    last_space: u32,
+}
+
+impl LinuxKernel {
+    pub(super) fn new(
+        layout: Layout,
+        own: Userfaultfd,
+        trash: Userfaultfd,
+        pages: MemoryRegion,
+        headers: MemoryRegion,
+    ) -> Result<Self, OpenError> {
+        Ok(Self {
+            layout,
+            own,
+            trash,
+            frames: LinuxFrames::new(layout, pages, headers),
+            residency: Residency::open().map_err(|e| OpenError::System(e.raw_os_error()))?,
+            registered: RangeSet::default(),
+            refused: RangeSet::default(),
+            children: BTreeMap::new(),
+            last_space: 0,
+        })
+    }
+
+    /// The descriptors to wait on.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        core::iter::once(&self.own).chain(self.children.values()).map(Userfaultfd::fd)
+    }
+
+    pub(super) fn descriptor(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
+        self.space(space).map(Userfaultfd::fd)
+    }
+
+    /// Reads what waits, and follows the changes of what is registered.
+    pub(super) fn read(&mut self) -> Incoming {
+        let mut incoming = Incoming::default();
+        let spaces: Vec<SpaceId> =
+            core::iter::once(SpaceId::OWN).chain(self.children.keys().copied()).collect();
+        let mut messages = Vec::new();
+        for space in spaces {
+            // A child that has ended reads as an error; `space_alive` finds it.
+            let _ = self.space(space).map(|context| context.read(&mut messages));
+            for message in messages.drain(..) {
+                self.accept(space, message, &mut incoming);
+            }
+        }
+        incoming
+    }
+
+    fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
+        match message {
+            Message::Fault { page } => incoming.faults.push((space, page)),
+            Message::Forked { child } => {
+                self.last_space += 1;
+                let id = SpaceId(self.last_space);
+                self.children.insert(id, child);
+                incoming.children.push(id);
+                incoming.events.push(SpaceEvent::Forked { parent: space, child: id });
+            }
+            Message::Remapped { from, to, length } => {
+                let (from, to) = (pages(from, from + length), PageNumber::containing(to));
+                if space == SpaceId::OWN {
+                    self.registered.remove(from);
+                    self.registered.insert(PageRange::new(to, from.count));
+                }
+                incoming.events.push(SpaceEvent::Remapped { space, from, to });
+            }
+            Message::Removed { start, end, unmapped } => {
+                let range = pages(start, end);
+                if unmapped && space == SpaceId::OWN {
+                    self.registered.remove(range);
+                }
+                incoming.events.push(SpaceEvent::Removed { space, range });
+            }
+        }
+    }
+
+    fn space(&self, space: SpaceId) -> Option<&Userfaultfd> {
+        if space == SpaceId::OWN { Some(&self.own) } else { self.children.get(&space) }
+    }
+
+    /// Moves as many pages as possible; EAGAIN for a moment's lock is tried again.
+    fn transfer(&self, dst: u64, src: u64, count: u32, wake: bool) -> (u32, Result<(), Errno>) {
+        let total = u64::from(count) << PAGE_SHIFT;
+        let mut done = 0;
+        let mut tries = 0;
+        while done < total {
+            // SAFETY: one side is the agent's frames, which nothing else uses; the other is
+            // program memory that it has taken charge of, and whose content it keeps.
+            let (moved, result) =
+                unsafe { self.own.move_pages(dst + done, src + done, total - done, wake) };
+            done += moved;
+            tries = if moved > 0 { 0 } else { tries + 1 };
+            if let Err(error) = result
+                && (moved == 0 && (error != Errno::AGAIN || tries > RETRIES))
+            {
+                return ((done >> PAGE_SHIFT) as u32, Err(error));
+            }
+        }
+        (count, Ok(()))
+    }
+
+    /// As [`Self::transfer`]; a batch that is refused whole may span two mappings, so its first
+    /// page is tried alone.
+    fn transfer_across(
+        &self,
+        dst: u64,
+        src: u64,
+        count: u32,
+        wake: bool,
+    ) -> (u32, Result<(), Errno>) {
+        let mut done = 0;
+        while done < count {
+            let offset = u64::from(done) << PAGE_SHIFT;
+            let (moved, result) = self.transfer(dst + offset, src + offset, count - done, wake);
+            done += moved;
+            let Err(error) = result else { break };
+            if moved > 0 || count - done == 1 || error == Errno::AGAIN {
+                return (done, Err(error));
+            }
+            let (one, alone) = self.transfer(dst + offset, src + offset, 1, wake);
+            done += one;
+            if alone.is_err() {
+                return (done, alone);
+            }
+        }
+        (done, Ok(()))
+    }
+
+    /// Pages shared with a forked child refuse to move until they are the program's alone:
+    /// populating for writing copies them, as the program's own write would. A page that still
+    /// refuses is pinned by a device.
+    fn unshare(&self, page: PageNumber) -> bool {
+        // SAFETY: the page is present, so nothing faults to the agent itself; its content stays.
+        unsafe {
+            rustix::mm::madvise(page.address() as *mut _, PAGE_SIZE, Advice::LinuxPopulateWrite)
+        }
+        .is_ok()
+    }
+
+    fn register(&mut self, range: PageRange) -> bool {
+        let length = range.count << PAGE_SHIFT;
+        // SAFETY: the pager answers the faults: with zeros for what was never touched, and with
+        // the content that it moved out itself.
+        match unsafe { self.own.register(range.start.address(), length) } {
+            Ok(()) => {
+                self.registered.insert(range);
+                true
+            }
+            Err(_) => {
+                self.refused.insert(range);
+                false
+            }
+        }
+    }
+
+    fn read_maps() -> Option<String> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open("/proc/self/maps", flags, Mode::empty()).ok()?;
+        let mut bytes = Vec::new();
+        let mut buffer = alloc::vec![0u8; 64 << 10];
+        loop {
+            match rustix::io::read(&file, &mut buffer) {
+                Ok(0) => break,
+                Ok(length) => bytes.extend_from_slice(&buffer[..length]),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+impl Kernel for LinuxKernel {
+    type Frames = LinuxFrames;
+
+    fn frames(&self) -> &LinuxFrames {
+        &self.frames
+    }
+
+    fn frames_mut(&mut self) -> &mut LinuxFrames {
+        &mut self.frames
+    }
+
+    fn move_out(
+        &mut self,
+        page: PageNumber,
+        frame: FrameIndex,
+        count: u32,
+    ) -> (u32, Result<(), EvictError>) {
+        let mut moved = 0;
+        while moved < count {
+            let at = page.plus(u64::from(moved));
+            let to = self.layout.frame(frame.0 + moved);
+            let (more, result) = self.transfer_across(to, at.address(), count - moved, false);
+            moved += more;
+            let Err(error) = result else { break };
+            let at = page.plus(u64::from(moved));
+            if error == Errno::BUSY && self.unshare(at) {
+                let to = self.layout.frame(frame.0 + moved);
+                match self.transfer(to, at.address(), 1, false) {
+                    (1, _) => {
+                        moved += 1;
+                        continue;
+                    }
+                    (_, Err(Errno::AGAIN)) => return (moved, Err(EvictError::Again)),
+                    _ => return (moved, Err(EvictError::Pinned)),
+                }
+            }
+            return (moved, Err(evict_error(error)));
+        }
+        (moved, Ok(()))
+    }
+
+    fn move_in(
+        &mut self,
+        frame: FrameIndex,
+        page: PageNumber,
+        count: u32,
+    ) -> (u32, Result<(), FillError>) {
+        let from = self.layout.frame(frame.0);
+        let (moved, result) = self.transfer_across(page.address(), from, count, true);
+        (moved, result.map_err(fill_error))
+    }
+
+    fn copy_in(
+        &mut self,
+        space: SpaceId,
+        frame: FrameIndex,
+        page: PageNumber,
+    ) -> Result<(), FillError> {
+        let from = self.layout.frame(frame.0);
+        let context = self.space(space).ok_or(FillError::SpaceGone)?;
+        // SAFETY: the frame has memory, and the pager has put the page's content there.
+        let (_, result) = unsafe { context.copy(page.address(), from, PAGE_SIZE as u64) };
+        result.map_err(fill_error)
+    }
+
+    fn zero_in(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError> {
+        let context = self.space(space).ok_or(FillError::SpaceGone)?;
+        // SAFETY: the pager knows that the page was never written.
+        unsafe { context.zero(page) }.map_err(fill_error)
+    }
+
+    fn add_frames(&mut self, frame: FrameIndex, count: u32) -> u32 {
+        for added in 0..count {
+            let to = self.layout.frame(frame.0 + added);
+            // SAFETY: the frame is empty and the agent's own.
+            let (bytes, _) = unsafe { self.own.copy(to, self.layout.zeros(), PAGE_SIZE as u64) };
+            if bytes == 0 {
+                return added;
+            }
+        }
+        count
+    }
+
+    fn drop_frames(&mut self, frame: FrameIndex, count: u32) -> u32 {
+        let mut dropped = 0;
+        while dropped < count {
+            let batch = (count - dropped).min(Layout::trash_pages());
+            let from = self.layout.frame(frame.0 + dropped);
+            let bytes = u64::from(batch) << PAGE_SHIFT;
+            // SAFETY: the frames are free and the trash is empty; both are the agent's own.
+            let (moved, _) =
+                unsafe { self.trash.move_pages(self.layout.trash(), from, bytes, false) };
+            // SAFETY: what is in the trash is nobody's. Its userfaultfd reports no events, so
+            // this waits for nobody.
+            let emptied = unsafe {
+                rustix::mm::madvise(
+                    self.layout.trash() as *mut _,
+                    bytes as usize,
+                    Advice::LinuxDontNeed,
+                )
+            };
+            dropped += (moved >> PAGE_SHIFT) as u32;
+            if moved < bytes || emptied.is_err() {
+                break;
+            }
+        }
+        dropped
+    }
+
+    fn wake(&mut self, space: SpaceId, page: PageNumber) {
+        if let Some(context) = self.space(space) {
+            // Fails only for a space that is gone: then nobody waits.
+            let _ = context.wake(page);
+        }
+    }
+
+    fn poison(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError> {
+        self.space(space).ok_or(FillError::SpaceGone)?.poison(page).map_err(fill_error)
+    }
+
+    fn resident_pages(&mut self) -> u64 {
+        self.residency.anonymous_pages().unwrap_or(0)
+    }
+
+    fn register_more(&mut self, pages: u64, into: &mut Vec<(PageRange, Vec<PageNumber>)>) {
+        let Some(maps) = Self::read_maps() else { return };
+        let mut found = 0;
+        for range in eligible_ranges(&maps, self.layout.range()) {
+            for part in self.registered.missing_from(range) {
+                if self.refused.contains(part.start) || !self.register(part) {
+                    continue;
+                }
+                // After registering: from here on every page that becomes resident is known.
+                let resident = self.residency.pages_in(part).unwrap_or_default();
+                found += resident.len() as u64;
+                into.push((part, resident));
+            }
+            if found >= pages {
+                return;
+            }
+        }
+    }
+
+    fn is_registered(&self, page: PageNumber) -> bool {
+        self.registered.contains(page)
+    }
+
+    fn space_alive(&mut self, space: SpaceId) -> bool {
+        self.space(space).is_some_and(Userfaultfd::is_alive)
+    }
+
+    fn close_space(&mut self, space: SpaceId) {
+        self.children.remove(&space);
+    }
+}
+
+const fn pages(start: u64, end: u64) -> PageRange {
+    let first = PageNumber::containing(start);
+    PageRange::new(first, PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0)
+}
+
+const fn evict_error(error: Errno) -> EvictError {
+    match error {
+        Errno::AGAIN => EvictError::Again,
+        Errno::BUSY => EvictError::Pinned,
+        Errno::NOENT => EvictError::Absent,
+        _ => EvictError::Fixed,
+    }
+}
+
+const fn fill_error(error: Errno) -> FillError {
+    match error {
+        Errno::AGAIN => FillError::Again,
+        Errno::EXIST => FillError::Present,
+        Errno::NOENT => FillError::Gone,
+        Errno::SRCH => FillError::SpaceGone,
+        Errno::NOMEM => FillError::NoMemory,
+        _ => FillError::CopyOnly,
+    }
+}

@@ -1,0 +1,21 @@
+//! The Linux mechanism: userfaultfd in full mode with events, batched MOVE, and the agent's loop.
+//!
+//! All code here runs in the agent: a task that shares the program's memory and nothing else. It
+//! calls no C library, and touches no memory that it serves faults for.
+
+mod abi;
+pub mod agent;
+mod context;
+mod eligible;
+mod features;
+mod frame_memory;
+mod layout;
+mod linux_kernel;
+mod program;
+mod supervisor;
+mod range_set;
+mod residency;
+
+pub use context::{OpenError, Userfaultfd};
+pub use features::FeatureError;
+pub use layout::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE};

@@ -1,0 +1,111 @@
+//! Sets of page ranges.
+
+use crate::PageRange;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use legato_base::PageNumber;
+
+/// Disjoint ranges, start to end (exclusive).
+#[derive(Debug, Default)]
+pub(super) struct RangeSet {
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl RangeSet {
+    pub(super) fn contains(&self, page: PageNumber) -> bool {
+        self.ranges.range(..=page.0).next_back().is_some_and(|(_, &end)| page.0 < end)
+    }
+
+    pub(super) fn insert(&mut self, range: PageRange) {
+        if range.count == 0 {
+            return;
+        }
+        let (mut start, mut end) = (range.start.0, range.end().0);
+        // Everything that touches the new range becomes part of it.
+        while let Some((&s, &e)) = self.ranges.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            self.ranges.remove(&s);
+            start = start.min(s);
+            end = end.max(e);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    pub(super) fn remove(&mut self, range: PageRange) {
+        let (start, end) = (range.start.0, range.end().0);
+        let touched: Vec<(u64, u64)> = self
+            .ranges
+            .range(..end)
+            .rev()
+            .take_while(|&(_, &e)| e > start)
+            .map(|(&s, &e)| (s, e))
+            .collect();
+        for (s, e) in touched {
+            self.ranges.remove(&s);
+            if s < start {
+                self.ranges.insert(s, start);
+            }
+            if e > end {
+                self.ranges.insert(end, e);
+            }
+        }
+    }
+
+    /// The parts of a range that are not in the set.
+    pub(super) fn missing_from(&self, range: PageRange) -> Vec<PageRange> {
+        let mut missing = Vec::new();
+        let mut at = range.start.0;
+        let before = self.ranges.range(..=at).next_back().map(|(&s, &e)| (s, e));
+        let inside = self.ranges.range(at + 1..range.end().0).map(|(&s, &e)| (s, e));
+        for (s, e) in before.into_iter().chain(inside) {
+            if s > at {
+                missing.push(PageRange::new(PageNumber(at), s - at));
+            }
+            at = at.max(e);
+        }
+        if at < range.end().0 {
+            missing.push(PageRange::new(PageNumber(at), range.end().0 - at));
+        }
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use legato_base::Random;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn it_agrees_with_a_set_of_pages() {
+        let mut random = Random::from_seed(17);
+        let mut set = RangeSet::default();
+        let mut model = BTreeSet::new();
+        for _ in 0..5_000 {
+            let range = PageRange::new(PageNumber(random.below(200)), random.below(30));
+            let pages = range.start.0..range.end().0;
+            if random.ratio(1, 2) {
+                set.insert(range);
+                model.extend(pages.clone());
+            } else {
+                set.remove(range);
+                model.retain(|page| !pages.contains(page));
+            }
+            for page in 0..230 {
+                assert_eq!(set.contains(PageNumber(page)), model.contains(&page), "{page}");
+            }
+            let probe = PageRange::new(PageNumber(random.below(200)), 1 + random.below(30));
+            let missing: Vec<u64> = set
+                .missing_from(probe)
+                .into_iter()
+                .flat_map(|range| range.start.0..range.end().0)
+                .collect();
+            let expected: Vec<u64> = (probe.start.0..probe.end().0)
+                .filter(|page| !model.contains(page))
+                .collect();
+            assert_eq!(missing, expected);
+        }
+    }
+}

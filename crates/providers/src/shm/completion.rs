@@ -1,0 +1,76 @@
+//! Completion queues with a ledger: an entry is reserved for each request that a queue pair can
+//! have outstanding, so an overrun cannot happen.
+
+use super::table::{Handle, Table};
+use alloc::collections::VecDeque;
+use legato_verbs::{Completion, CompletionQueue, QueuePair, VerbsError};
+
+/// Most entries of a completion queue.
+pub const COMPLETION_QUEUE_ENTRIES_MAX: u32 = 1 << 18;
+
+/// Which of a queue pair's queues a completion frees slots of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkQueue {
+    Send,
+    Receive,
+}
+
+/// An unpolled completion. Its slots are free again when it is polled and not before: until then
+/// it occupies its reserved entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) completion: Completion,
+    pub(super) work_queue: WorkQueue,
+    /// More than one for a signaled request after unsignaled ones.
+    pub(super) slots: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    entries_max: u32,
+    reserved: u32,
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) users: u32,
+}
+
+pub(super) type Queues = Table<CompletionQueue, Queue>;
+
+impl Queue {
+    pub(super) fn new(entries_max: u32) -> Result<Self, VerbsError> {
+        if entries_max > COMPLETION_QUEUE_ENTRIES_MAX {
+            return Err(VerbsError::LimitExceeded {
+                what: "completion queue entries",
+                asked: u64::from(entries_max),
+                limit: u64::from(COMPLETION_QUEUE_ENTRIES_MAX),
+            });
+        }
+        Ok(Self {
+            entries_max,
+            reserved: 0,
+            entries: VecDeque::with_capacity(entries_max as usize),
+            users: 0,
+        })
+    }
+
+    pub(super) fn reserve(&mut self, needed: u32) -> Result<(), VerbsError> {
+        let free = self.entries_max - self.reserved;
+        if needed > free {
+            return Err(VerbsError::CompletionQueueTooSmall { needed, free });
+        }
+        self.reserved += needed;
+        self.users += 1;
+        Ok(())
+    }
+
+    /// Undoes [`Self::reserve`] for a queue pair that is destroyed.
+    pub(super) fn release(&mut self, queue_pair: QueuePair, needed: u32) {
+        self.reserved -= needed;
+        self.users -= 1;
+        self.entries
+            .retain(|entry| entry.completion.queue_pair != queue_pair);
+    }
+}
+
+pub(super) fn unknown<H: Handle>(_: H) -> VerbsError {
+    VerbsError::UnknownHandle(H::NAME)
+}

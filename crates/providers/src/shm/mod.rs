@@ -1,0 +1,149 @@
+//! The shm provider: two processes on one machine.
+//!
+//! * A connection is a `SOCK_SEQPACKET` Unix socket for control and for learning of a peer's
+//!   death, and one sealed memfd a side with a ring of messages ([`ring`]).
+//! * A region that peers may reach is a sealed memfd. A peer asks once for the segment behind a
+//!   remote key and maps it; READ and WRITE are then plain copies by the initiator, complete when
+//!   `post_send` returns, and cost the target's processor nothing.
+//! * Every one-sided operation looks at the target's key table before and after its copy, so a
+//!   deregistered key fails at once. The segment itself is given up, never used again.
+//!
+//! What the model leaves open is answered so: a refused WRITE places nothing; a SEND completes
+//! when the peer's provider has placed it in a receive buffer; one-sided requests wait for the
+//! requests before them; a local failure ends the whole connection, and the peer sees
+//! `Disconnected`.
+
+mod completion;
+mod connect;
+mod connection;
+mod data;
+mod hub;
+mod listen;
+mod memory;
+mod provider;
+mod queue_pair;
+mod region;
+mod ring;
+mod socket;
+mod table;
+mod wire;
+
+pub use completion::COMPLETION_QUEUE_ENTRIES_MAX;
+pub use connect::CONNECT_TIMEOUT;
+pub use data::RECEIVER_NOT_READY_WAIT;
+pub use hub::ShmCounters;
+pub use listen::WAITING_PEERS_MAX;
+pub use provider::{ENTRIES_MAX, QUEUE_PAIR_REQUESTS_MAX, QUEUE_PAIRS_MAX};
+pub use region::{REGION_LENGTH_MAX, REGIONS_MAX};
+pub use ring::{MESSAGE_LENGTH_MAX, RING_BYTES};
+
+use crate::{ForeignMemory, Pollable};
+use alloc::vec::Vec;
+use hub::{Hub, Source};
+use legato_verbs::{
+    AccessFlags, ConnectionRequest, Listener, MemoryRegion, ProtectionDomain, QueuePair, VerbsError,
+};
+use listen::{Inbound, Listening};
+use queue_pair::{Pair, Phase};
+use rustix::fd::BorrowedFd;
+use table::Table;
+
+/// Objects that belong to a protection domain.
+#[derive(Clone, Copy, Debug, Default)]
+struct DomainUsers {
+    regions: u32,
+    queue_pairs: u32,
+}
+
+/// Verbs between processes of one user on one machine.
+///
+/// It starts no thread, keeps no thread-local state and never blocks; it belongs to one thread at
+/// a time. Dropping it closes everything, and peers see that as a disconnect.
+#[derive(Debug)]
+pub struct ShmProvider {
+    hub: Hub,
+    domains: Table<ProtectionDomain, DomainUsers>,
+    queue_pairs: Table<QueuePair, Pair>,
+    listeners: Table<Listener, Listening>,
+    inbound: Table<ConnectionRequest, Inbound>,
+}
+
+impl ShmProvider {
+    /// # Errors
+    /// [`VerbsError::System`] when the kernel gives no descriptor or memory.
+    pub fn new() -> Result<Self, VerbsError> {
+        Ok(Self {
+            hub: Hub::new()?,
+            domains: Table::new(),
+            queue_pairs: Table::new(),
+            listeners: Table::new(),
+            inbound: Table::new(),
+        })
+    }
+
+    pub fn counters(&self) -> ShmCounters {
+        self.hub.counters
+    }
+
+    /// Looks at the rings of all connections, without a system call unless a peer must be woken.
+    /// For callers that spin: sockets and timers still need `progress` now and then.
+    pub fn progress_rings(&mut self) {
+        for index in 0..self.queue_pairs.bound() {
+            let pair = self.queue_pairs.at(index);
+            if let Some(pair) = pair.and_then(|handle| self.queue_pairs.get_mut(handle)) {
+                pair.progress_rings(&mut self.hub);
+            }
+        }
+    }
+
+    fn progress_sockets(&mut self) {
+        for token in self.hub.poller.ready() {
+            match self.hub.poller.source(token) {
+                None => {}
+                Some(Source::Listener(listener)) => self.accept_all(listener),
+                Some(Source::Inbound(request)) => self.handle_inbound(request),
+                Some(Source::QueuePair(handle)) => {
+                    if let Some(pair) = self.queue_pairs.get_mut(handle) {
+                        match pair.phase {
+                            Phase::Unconnected => {}
+                            Phase::Connecting(_) => pair.handle_answer(&mut self.hub),
+                            Phase::Established(_) => pair.handle_socket(&mut self.hub),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn progress_connecting(&mut self) {
+        for pair in self.queue_pairs.iter_mut() {
+            pair.start_deadline(self.hub.now);
+            pair.progress_connecting(&mut self.hub);
+        }
+    }
+}
+
+impl ForeignMemory for ShmProvider {
+    unsafe fn register_foreign(
+        &mut self,
+        domain: ProtectionDomain,
+        address: *mut u8,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let users = self.domains.get_mut(domain);
+        let users = users.ok_or_else(|| completion::unknown(domain))?;
+        let region = self
+            .hub
+            .regions
+            .add_foreign(domain, address, length, access)?;
+        users.regions += 1;
+        Ok(region)
+    }
+}
+
+impl Pollable for ShmProvider {
+    fn descriptors<'a>(&'a self, into: &mut Vec<BorrowedFd<'a>>) {
+        into.push(self.hub.poller.descriptor());
+    }
+}

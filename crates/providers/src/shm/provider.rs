@@ -1,0 +1,340 @@
+//! The verbs.
+
+use super::completion::{COMPLETION_QUEUE_ENTRIES_MAX, Queue, unknown};
+use super::connect::{Connecting, private_data};
+use super::listen::Inbound;
+use super::memory;
+use super::queue_pair::{Failure, Pair, Phase};
+use super::ring::{LinkState, MESSAGE_LENGTH_MAX};
+use super::{DomainUsers, ShmProvider};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use legato_base::Time;
+use legato_verbs::{
+    AccessFlags, Address, Completion, CompletionQueue, ConnectionRequest, DeviceAttributes, Event,
+    Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair, QueuePairCapabilities,
+    QueuePairState, ReceiveRequest, ResourceCounts, SendRequest, VerbsError,
+};
+
+/// Queue pairs that one provider can have.
+pub const QUEUE_PAIRS_MAX: u32 = 16_384;
+/// Requests that one queue of a queue pair can have outstanding.
+pub const QUEUE_PAIR_REQUESTS_MAX: u32 = 16_384;
+/// Scatter/gather entries of one request.
+pub const ENTRIES_MAX: u32 = 64;
+
+fn within(what: &'static str, asked: u32, limit: u32) -> Result<(), VerbsError> {
+    if asked > limit {
+        let (asked, limit) = (u64::from(asked), u64::from(limit));
+        return Err(VerbsError::LimitExceeded { what, asked, limit });
+    }
+    Ok(())
+}
+
+impl ShmProvider {
+    fn pair(&mut self, queue_pair: QueuePair) -> Result<&mut Pair, VerbsError> {
+        let pair = self.queue_pairs.get_mut(queue_pair);
+        pair.ok_or_else(|| unknown(queue_pair))
+    }
+}
+
+impl Provider for ShmProvider {
+    fn attributes(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            name: "shm",
+            queue_pairs_max: QUEUE_PAIRS_MAX,
+            completion_queue_entries_max: COMPLETION_QUEUE_ENTRIES_MAX,
+            queue_pair_requests_max: QUEUE_PAIR_REQUESTS_MAX,
+            entries_max: ENTRIES_MAX,
+            message_length_max: MESSAGE_LENGTH_MAX,
+        }
+    }
+
+    fn resource_counts(&self) -> ResourceCounts {
+        let connections: usize = self.queue_pairs.iter().map(Pair::count).sum();
+        ResourceCounts {
+            protection_domains: self.domains.len(),
+            memory_regions: self.hub.regions.len(),
+            completion_queues: self.hub.queues.len(),
+            queue_pairs: self.queue_pairs.len(),
+            listeners: self.listeners.len(),
+            connection_state: self.inbound.len() + connections,
+        }
+    }
+
+    fn create_protection_domain(&mut self) -> Result<ProtectionDomain, VerbsError> {
+        Ok(self.domains.insert(DomainUsers::default()))
+    }
+
+    fn destroy_protection_domain(&mut self, domain: ProtectionDomain) -> Result<(), VerbsError> {
+        let users = self.domains.get(domain).ok_or_else(|| unknown(domain))?;
+        if users.regions > 0 || users.queue_pairs > 0 {
+            return Err(VerbsError::Busy("protection domain"));
+        }
+        self.domains.remove(domain);
+        Ok(())
+    }
+
+    fn allocate_region(
+        &mut self,
+        domain: ProtectionDomain,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let users = self.domains.get_mut(domain);
+        let users = users.ok_or_else(|| unknown(domain))?;
+        let region = self.hub.regions.allocate(domain, length, access)?;
+        users.regions += 1;
+        Ok(region)
+    }
+
+    fn deregister_region(&mut self, region: &MemoryRegion) -> Result<(), VerbsError> {
+        let domain = self.hub.regions.remove(region.local_key)?;
+        if let Some(users) = self.domains.get_mut(domain) {
+            users.regions -= 1;
+        }
+        for pair in self.queue_pairs.iter_mut() {
+            if let Phase::Established(connection) = &mut pair.phase {
+                connection.revoke(region.remote_key.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_region(
+        &self,
+        region: &MemoryRegion,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), VerbsError> {
+        let length = into.len();
+        let from = self
+            .hub
+            .regions
+            .locate_owned(region, offset, length as u64)?;
+        // SAFETY: `from` has `length` bytes in a registered region, to which nobody holds a
+        // reference; so the slice is elsewhere.
+        unsafe { memory::copy(from, into.as_mut_ptr(), length) };
+        Ok(())
+    }
+
+    fn write_region(
+        &mut self,
+        region: &MemoryRegion,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), VerbsError> {
+        let length = from.len();
+        let to = self
+            .hub
+            .regions
+            .locate_owned(region, offset, length as u64)?;
+        // SAFETY: `to` has `length` bytes in a registered region, to which nobody holds a
+        // reference; so the slice is elsewhere. The owner may always write what it allocated.
+        unsafe { memory::copy(from.as_ptr(), to, length) };
+        Ok(())
+    }
+
+    fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError> {
+        Ok(self.hub.queues.insert(Queue::new(entries)?))
+    }
+
+    fn destroy_completion_queue(&mut self, queue: CompletionQueue) -> Result<(), VerbsError> {
+        let found = self.hub.queues.get(queue).ok_or_else(|| unknown(queue))?;
+        if found.users > 0 {
+            return Err(VerbsError::Busy("completion queue"));
+        }
+        self.hub.queues.remove(queue);
+        Ok(())
+    }
+
+    fn poll_completion_queue(
+        &mut self,
+        queue: CompletionQueue,
+        max: usize,
+        into: &mut Vec<Completion>,
+    ) -> Result<usize, VerbsError> {
+        let found = self.hub.queues.get_mut(queue);
+        let found = found.ok_or_else(|| unknown(queue))?;
+        let count = max.min(found.entries.len());
+        for entry in found.entries.drain(..count) {
+            if let Some(pair) = self.queue_pairs.get_mut(entry.completion.queue_pair) {
+                pair.release_slots(entry.work_queue, entry.slots);
+            }
+            into.push(entry.completion);
+        }
+        Ok(count)
+    }
+
+    fn create_queue_pair(
+        &mut self,
+        domain: ProtectionDomain,
+        queue: CompletionQueue,
+        capabilities: QueuePairCapabilities,
+    ) -> Result<QueuePair, VerbsError> {
+        let alive = self.queue_pairs.len() as u32;
+        within("queue pairs", alive + 1, QUEUE_PAIRS_MAX)?;
+        let requests = capabilities
+            .send_requests_max
+            .max(capabilities.receive_requests_max);
+        within("requests of a queue", requests, QUEUE_PAIR_REQUESTS_MAX)?;
+        within(
+            "entries of a request",
+            capabilities.entries_max,
+            ENTRIES_MAX,
+        )?;
+        let users = self.domains.get_mut(domain);
+        let users = users.ok_or_else(|| unknown(domain))?;
+        let found = self.hub.queues.get_mut(queue);
+        let found = found.ok_or_else(|| unknown(queue))?;
+        found.reserve(Pair::ledger(&capabilities))?;
+        users.queue_pairs += 1;
+        let handle = self
+            .queue_pairs
+            .insert(Pair::new(domain, queue, capabilities));
+        self.pair(handle)?.handle = handle;
+        Ok(handle)
+    }
+
+    fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
+        let pair = self.queue_pairs.get(queue_pair);
+        Ok(pair.ok_or_else(|| unknown(queue_pair))?.state)
+    }
+
+    fn modify_to_init(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        let pair = self.pair(queue_pair)?;
+        if pair.state != QueuePairState::Reset {
+            return Err(VerbsError::InvalidState(pair.state));
+        }
+        pair.state = QueuePairState::Init;
+        Ok(())
+    }
+
+    fn modify_to_error(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        let pair = self.queue_pairs.get_mut(queue_pair);
+        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
+        if pair.state == QueuePairState::Reset {
+            return Err(VerbsError::InvalidState(pair.state));
+        }
+        pair.enter_error(&mut self.hub, Failure::default(), LinkState::Closed);
+        Ok(())
+    }
+
+    fn destroy_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        let pair = self.queue_pairs.remove(queue_pair);
+        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
+        if let Some(users) = self.domains.get_mut(pair.domain) {
+            users.queue_pairs -= 1;
+        }
+        pair.destroy(&mut self.hub);
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePair,
+        request: &SendRequest,
+    ) -> Result<(), VerbsError> {
+        let pair = self.queue_pairs.get_mut(queue_pair);
+        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
+        pair.post_send(&mut self.hub, request)
+    }
+
+    fn post_receive(
+        &mut self,
+        queue_pair: QueuePair,
+        request: &ReceiveRequest,
+    ) -> Result<(), VerbsError> {
+        let pair = self.queue_pairs.get_mut(queue_pair);
+        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
+        pair.post_receive(&mut self.hub, request)
+    }
+
+    fn listen(&mut self, address: &Address) -> Result<Listener, VerbsError> {
+        self.start_listening(address)
+    }
+
+    fn close_listener(&mut self, listener: Listener) -> Result<(), VerbsError> {
+        self.stop_listening(listener)
+    }
+
+    fn connect(
+        &mut self,
+        queue_pair: QueuePair,
+        address: &Address,
+        private_data_bytes: &[u8],
+    ) -> Result<(), VerbsError> {
+        let Address::Shm(name) = address else {
+            return Err(VerbsError::UnsupportedAddress);
+        };
+        let private = private_data(private_data_bytes)?;
+        let pair = self.queue_pairs.get_mut(queue_pair);
+        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
+        if pair.state != QueuePairState::Init || !matches!(pair.phase, Phase::Unconnected) {
+            return Err(VerbsError::InvalidState(pair.state));
+        }
+        let connecting = Connecting::new(queue_pair, name, private)?;
+        pair.phase = Phase::Connecting(Box::new(connecting));
+        pair.progress_connecting(&mut self.hub);
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        request: ConnectionRequest,
+        queue_pair: QueuePair,
+        private_data: &[u8],
+    ) -> Result<(), VerbsError> {
+        self.accept_peer(request, queue_pair, private_data)
+    }
+
+    fn reject(
+        &mut self,
+        request: ConnectionRequest,
+        private_data: &[u8],
+    ) -> Result<(), VerbsError> {
+        self.reject_peer(request, private_data)
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        let pair = self.queue_pairs.get_mut(queue_pair);
+        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
+        if pair.state != QueuePairState::ReadyToSend {
+            return Err(VerbsError::InvalidState(pair.state));
+        }
+        pair.enter_error(&mut self.hub, Failure::default(), LinkState::Closed);
+        Ok(())
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.hub.events.pop_front()
+    }
+
+    fn progress(&mut self, now: Time) -> Time {
+        self.hub.now = now;
+        self.progress_connecting();
+        self.progress_rings();
+        self.progress_sockets();
+        self.drop_late();
+        let pairs = self.queue_pairs.iter().map(Pair::deadline);
+        let strangers = self.inbound.iter().map(Inbound::deadline);
+        pairs.chain(strangers).min().unwrap_or(Time::NEVER)
+    }
+
+    fn set_sleeping(&mut self, sleeping: bool) -> bool {
+        self.hub.sleeping = sleeping;
+        let mut may_sleep = self.hub.events.is_empty()
+            && self.hub.queues.iter().all(|queue| queue.entries.is_empty());
+        for pair in self.queue_pairs.iter() {
+            if let Phase::Established(connection) = &pair.phase {
+                connection.link.set_sleeping(sleeping);
+                may_sleep &= !pair.has_work();
+            }
+        }
+        if sleeping && !may_sleep {
+            self.set_sleeping(false);
+            return false;
+        }
+        may_sleep
+    }
+}

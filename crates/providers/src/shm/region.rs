@@ -1,0 +1,330 @@
+//! Memory regions of this provider, and the table that tells peers which keys are valid.
+
+use super::memory::{self, Mapping, Protection, SegmentError, Writers};
+use super::ring::Piece;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+use legato_verbs::{
+    AccessFlags, LocalKey, MemoryRegion, ProtectionDomain, RemoteKey, ScatterGatherEntry,
+    VerbsError,
+};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Regions that one provider can have at a time: the entries of the key table.
+pub const REGIONS_MAX: u32 = 16_384;
+/// Longest region, in bytes: as much as half an address space of 47 bits can hold.
+pub const REGION_LENGTH_MAX: u64 = 1 << 46;
+const KEY_TABLE_BYTES: u64 = REGIONS_MAX as u64 * 4;
+
+/// Which remote keys are valid: entry `slot` holds the key or 0. Every peer maps it read-only and
+/// looks before and after each one-sided operation, so a revoked key fails without this side's
+/// help and without a message.
+#[derive(Debug)]
+pub(super) struct KeyTable {
+    segment: OwnedFd,
+    mapping: Mapping,
+    free: Vec<u32>,
+    /// Slots from here on were never used.
+    fresh: u32,
+}
+
+fn key_slot(mapping: &Mapping, slot: u32) -> Option<&AtomicU32> {
+    let place = mapping.at(u64::from(slot) * 4, 4)?;
+    // SAFETY: the place is inside the mapping, 4-aligned, and lives as long as the reference; it
+    // is only ever reached as an atomic, and readers of a read-only mapping only load.
+    Some(unsafe { &*place.cast::<AtomicU32>().cast_const() })
+}
+
+impl KeyTable {
+    fn create() -> Result<Self, VerbsError> {
+        let length = KEY_TABLE_BYTES as usize;
+        let (segment, mapping) = memory::create_segment("legato-keys", length, Writers::OwnerOnly)?;
+        Ok(Self {
+            segment,
+            mapping,
+            free: Vec::new(),
+            fresh: 0,
+        })
+    }
+
+    fn claim(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let slot = self.fresh;
+            (slot < REGIONS_MAX).then(|| self.fresh += 1)?;
+            Some(slot)
+        })
+    }
+
+    fn set(&self, slot: u32, key: u32) {
+        if let Some(place) = key_slot(&self.mapping, slot) {
+            place.store(key, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A peer's [`KeyTable`].
+#[derive(Debug)]
+pub(super) struct PeerKeys(Mapping);
+
+impl PeerKeys {
+    pub(super) fn map(segment: &OwnedFd) -> Result<Self, SegmentError> {
+        memory::map_segment(segment, KEY_TABLE_BYTES, Protection::ReadOnly).map(Self)
+    }
+
+    /// False for a slot out of range, too.
+    pub(super) fn is_valid(&self, slot: u32, key: u32) -> bool {
+        key_slot(&self.0, slot).is_some_and(|place| place.load(Ordering::SeqCst) == key)
+    }
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Only this process can reach it.
+    Private(Mapping),
+    /// Peers can be given the segment.
+    Shared { segment: OwnedFd, mapping: Mapping },
+    /// Managed by somebody else in this process, from this virtual address on.
+    Foreign(u64),
+}
+
+#[derive(Debug)]
+struct Region {
+    domain: ProtectionDomain,
+    length: u64,
+    access: AccessFlags,
+    slot: u32,
+    memory: Memory,
+    /// Posted requests that name the region.
+    users: u32,
+}
+
+impl Region {
+    /// Owned regions are zero-based (as with `IBV_ACCESS_ZERO_BASED`), because nothing on a wire
+    /// is a pointer.
+    fn base(&self) -> u64 {
+        match self.memory {
+            Memory::Foreign(address) => address,
+            Memory::Private(_) | Memory::Shared { .. } => 0,
+        }
+    }
+
+    fn at(&self, offset: u64, length: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
+        if end > self.length {
+            return None;
+        }
+        match &self.memory {
+            Memory::Private(mapping) | Memory::Shared { mapping, .. } => mapping.at(offset, length),
+            Memory::Foreign(address) => {
+                let address = usize::try_from(address + offset).ok()?;
+                Some(core::ptr::with_exposed_provenance_mut(address))
+            }
+        }
+    }
+}
+
+/// What a peer is given for a remote key.
+#[derive(Debug)]
+pub(super) struct Grant<'a> {
+    pub(super) segment: BorrowedFd<'a>,
+    pub(super) slot: u32,
+    pub(super) length: u64,
+    pub(super) access: AccessFlags,
+}
+
+/// All regions of a provider, by key. A local key and the remote key of a region are one number.
+#[derive(Debug)]
+pub(super) struct Regions {
+    regions: BTreeMap<u32, Region>,
+    keys: KeyTable,
+    /// Counts up and never repeats; 0 is no key.
+    key_last: u32,
+}
+
+const REMOTE: [AccessFlags; 2] = [AccessFlags::REMOTE_READ, AccessFlags::REMOTE_WRITE];
+
+fn is_remote(access: AccessFlags) -> bool {
+    REMOTE.into_iter().any(|flag| access.contains(flag))
+}
+
+fn limit(what: &'static str, asked: u64, limit: u64) -> VerbsError {
+    VerbsError::LimitExceeded { what, asked, limit }
+}
+
+impl Regions {
+    pub(super) fn new() -> Result<Self, VerbsError> {
+        Ok(Self {
+            regions: BTreeMap::new(),
+            keys: KeyTable::create()?,
+            key_last: 0,
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    pub(super) fn key_segment(&self) -> BorrowedFd<'_> {
+        self.keys.segment.as_fd()
+    }
+
+    pub(super) fn allocate(
+        &mut self,
+        domain: ProtectionDomain,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, VerbsError> {
+        check_length(length)?;
+        let bytes = usize::try_from(length.next_multiple_of(legato_base::PAGE_SIZE as u64))
+            .map_err(|_| limit("region length", length, REGION_LENGTH_MAX))?;
+        let memory = if is_remote(access) {
+            let writers = match access.contains(AccessFlags::REMOTE_WRITE) {
+                true => Writers::Everyone,
+                false => Writers::OwnerOnly,
+            };
+            let (segment, mapping) = memory::create_segment("legato-region", bytes, writers)?;
+            Memory::Shared { segment, mapping }
+        } else {
+            Memory::Private(Mapping::private(bytes)?)
+        };
+        self.add(domain, length, access, memory)
+    }
+
+    pub(super) fn add_foreign(
+        &mut self,
+        domain: ProtectionDomain,
+        address: *mut u8,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, VerbsError> {
+        check_length(length)?;
+        if is_remote(access) {
+            return Err(VerbsError::PermissionDenied);
+        }
+        let address = address.expose_provenance() as u64;
+        if address == 0 || address.checked_add(length).is_none() {
+            return Err(limit("region length", length, u64::MAX - address));
+        }
+        self.add(domain, length, access, Memory::Foreign(address))
+    }
+
+    fn add(
+        &mut self,
+        domain: ProtectionDomain,
+        length: u64,
+        access: AccessFlags,
+        memory: Memory,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let regions_max = u64::from(REGIONS_MAX);
+        let key = self.key_last.checked_add(1);
+        let key = key.ok_or(limit("keys issued", 1 << 32, u64::from(u32::MAX)))?;
+        let slot = self.keys.claim();
+        let slot = slot.ok_or(limit("memory regions", regions_max + 1, regions_max))?;
+        self.key_last = key;
+        if is_remote(access) {
+            self.keys.set(slot, key);
+        }
+        let region = Region {
+            domain,
+            length,
+            access,
+            slot,
+            memory,
+            users: 0,
+        };
+        let address = region.base();
+        self.regions.insert(key, region);
+        Ok(MemoryRegion {
+            local_key: LocalKey(key),
+            remote_key: RemoteKey(key),
+            address,
+            length,
+        })
+    }
+
+    /// Revokes the key and gives the memory up. Returns the region's domain.
+    pub(super) fn remove(&mut self, key: LocalKey) -> Result<ProtectionDomain, VerbsError> {
+        let region = self.regions.get(&key.0);
+        let region = region.ok_or(VerbsError::UnknownHandle("memory region"))?;
+        if region.users > 0 {
+            return Err(VerbsError::Busy("memory region"));
+        }
+        let (domain, slot) = (region.domain, region.slot);
+        // Before the memory goes: whoever copies now looks again afterwards.
+        self.keys.set(slot, 0);
+        self.keys.free.push(slot);
+        self.regions.remove(&key.0);
+        Ok(domain)
+    }
+
+    /// What `entry` names, if a queue pair of `domain` may use it so.
+    pub(super) fn locate(
+        &self,
+        domain: ProtectionDomain,
+        entry: &ScatterGatherEntry,
+        write: bool,
+    ) -> Result<Piece, VerbsError> {
+        let region = self.regions.get(&entry.local_key.0);
+        let region = region.filter(|region| region.domain == domain);
+        let region = region.ok_or(VerbsError::LocalProtection)?;
+        if write && !region.access.contains(AccessFlags::LOCAL_WRITE) {
+            return Err(VerbsError::LocalProtection);
+        }
+        let pointer = entry
+            .address
+            .checked_sub(region.base())
+            .and_then(|offset| region.at(offset, u64::from(entry.length)))
+            .ok_or(VerbsError::LocalProtection)?;
+        Ok(Piece {
+            pointer,
+            length: entry.length,
+        })
+    }
+
+    /// The place of `length` bytes for the owner's own copies.
+    pub(super) fn locate_owned(
+        &self,
+        region: &MemoryRegion,
+        offset: u64,
+        length: u64,
+    ) -> Result<*mut u8, VerbsError> {
+        let found = self.regions.get(&region.local_key.0);
+        found
+            .and_then(|found| found.at(offset, length))
+            .ok_or(VerbsError::LocalProtection)
+    }
+
+    /// Counts a posted request in (true) or out (false) of the regions that it names.
+    pub(super) fn count_user(&mut self, entries: &[ScatterGatherEntry], posted: bool) {
+        for entry in entries {
+            if let Some(region) = self.regions.get_mut(&entry.local_key.0) {
+                region.users = match posted {
+                    true => region.users + 1,
+                    false => region.users - 1,
+                };
+            }
+        }
+    }
+
+    /// The segment behind a remote key, if a queue pair of `domain` may give it to its peer.
+    pub(super) fn grant(&self, domain: ProtectionDomain, key: u32) -> Option<Grant<'_>> {
+        let region = self.regions.get(&key)?;
+        let Memory::Shared { segment, .. } = &region.memory else {
+            return None;
+        };
+        (region.domain == domain).then(|| Grant {
+            segment: segment.as_fd(),
+            slot: region.slot,
+            length: region.length,
+            access: region.access,
+        })
+    }
+}
+
+fn check_length(length: u64) -> Result<(), VerbsError> {
+    if length == 0 || length > REGION_LENGTH_MAX {
+        return Err(limit("region length", length, REGION_LENGTH_MAX));
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! Unix sockets: names, packets with descriptors, and who is at the other end.
+
+use super::memory::system;
+use super::wire::MESSAGE_SIZE;
+use alloc::string::String;
+use core::mem::MaybeUninit;
+use legato_verbs::VerbsError;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs;
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
+};
+
+/// Descriptors that a message can carry.
+pub(super) const DESCRIPTORS_MAX: usize = 2;
+/// Peers that can wait for `accept(2)`; the kernel makes further ones try again.
+const BACKLOG: i32 = 128;
+
+/// A name from [`legato_verbs::Address::Shm`] as the system wants it.
+pub(super) fn socket_address(name: &str) -> Result<SocketAddrUnix, VerbsError> {
+    let address = match name.strip_prefix('@') {
+        Some("") => return Err(VerbsError::UnsupportedAddress),
+        Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
+        None if name.is_empty() => return Err(VerbsError::UnsupportedAddress),
+        None => SocketAddrUnix::new(name),
+    };
+    address.map_err(|_| VerbsError::UnsupportedAddress)
+}
+
+pub(super) fn new_socket() -> Result<OwnedFd, VerbsError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(system("socket"))
+}
+
+/// Whether the other end runs as our user or as root. Whoever is let in can make us map memory
+/// and can read regions, so nobody else is.
+pub(super) fn is_trusted(socket: impl AsFd) -> bool {
+    sockopt::socket_peercred(socket)
+        .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
+}
+
+/// Sends one message. The socket is never waited for.
+pub(super) fn send(
+    socket: impl AsFd,
+    bytes: &[u8; MESSAGE_SIZE],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::INVAL);
+    }
+    // Without NOSIGNAL a dead peer would kill the program that the agent lives in with SIGPIPE.
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
+}
+
+/// A packet as it came.
+#[derive(Debug)]
+pub(super) struct Packet {
+    bytes: [u8; MESSAGE_SIZE + 1],
+    length: usize,
+    descriptors: [Option<OwnedFd>; DESCRIPTORS_MAX],
+}
+
+impl Packet {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// The descriptors, if there are exactly `N`.
+    pub(super) fn into_descriptors<const N: usize>(self) -> Option<[OwnedFd; N]> {
+        let count = self.descriptors.iter().flatten().count();
+        let mut descriptors = self.descriptors.into_iter().flatten();
+        if count != N {
+            return None;
+        }
+        Some(core::array::from_fn(|_| {
+            descriptors.next().expect("invariant: counted above")
+        }))
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Received {
+    Packet(Packet),
+    /// More was attached than any message carries.
+    TooMuch,
+    Nothing,
+    /// The other end is closed or dead.
+    Closed,
+}
+
+/// Receives one packet.
+pub(super) fn receive(socket: impl AsFd) -> Received {
+    let mut packet = Packet {
+        bytes: [0; MESSAGE_SIZE + 1],
+        length: 0,
+        descriptors: [const { None }; DESCRIPTORS_MAX],
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = loop {
+        let mut parts = [IoSliceMut::new(&mut packet.bytes)];
+        match net::recvmsg(&socket, &mut parts, &mut control, flags) {
+            // Reported once when the other end closed with our words unread; what it had said
+            // before is still to be had.
+            Err(Errno::CONNRESET | Errno::INTR) => {}
+            other => break other,
+        }
+    };
+    let received = match received {
+        Ok(received) => received,
+        Err(Errno::AGAIN) => return Received::Nothing,
+        Err(_) => return Received::Closed,
+    };
+    let mut places = packet.descriptors.iter_mut();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            for descriptor in descriptors {
+                if let Some(place) = places.next() {
+                    *place = Some(descriptor);
+                }
+            }
+        }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Received::TooMuch;
+    }
+    if received.bytes == 0 {
+        // A packet of no bytes looks the same; no honest peer sends one.
+        return Received::Closed;
+    }
+    packet.length = received.bytes;
+    Received::Packet(packet)
+}
+
+/// A listening socket; its name is removed on drop if it is still ours.
+#[derive(Debug)]
+pub(super) struct ListeningSocket {
+    socket: OwnedFd,
+    /// Path, device and inode.
+    file: Option<(String, u64, u64)>,
+}
+
+impl ListeningSocket {
+    pub(super) fn bind(name: &str) -> Result<Self, VerbsError> {
+        let address = socket_address(name)?;
+        let socket = new_socket()?;
+        match net::bind(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) if !name.starts_with('@') => {
+                remove_if_stale(name, &address)?;
+                net::bind(&socket, &address).map_err(bind_error)?;
+            }
+            Err(errno) => return Err(bind_error(errno)),
+        }
+        let file = match name.starts_with('@') {
+            true => None,
+            false => fs::lstat(name)
+                .ok()
+                .map(|status| (String::from(name), status.st_dev, status.st_ino)),
+        };
+        // Owned from here on, so that a failure below removes the name again.
+        let listening = Self { socket, file };
+        net::listen(&listening.socket, BACKLOG).map_err(system("listen"))?;
+        Ok(listening)
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn accept(&self) -> Option<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        loop {
+            match net::accept_with(&self.socket, flags) {
+                Ok(socket) => return Some(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                // Out of descriptors looks like nobody there: the peer waits in the backlog.
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for ListeningSocket {
+    fn drop(&mut self) {
+        if let Some((name, device, inode)) = &self.file {
+            let ours = fs::lstat(name.as_str())
+                .is_ok_and(|status| status.st_dev == *device && status.st_ino == *inode);
+            if ours {
+                let _ = fs::unlink(name.as_str());
+            }
+        }
+    }
+}
+
+fn bind_error(errno: Errno) -> VerbsError {
+    match errno {
+        Errno::ADDRINUSE => VerbsError::AddressInUse,
+        Errno::ACCESS | Errno::PERM => VerbsError::PermissionDenied,
+        other => system("bind")(other),
+    }
+}
+
+/// Removes what a dead process left behind. Nobody listens on a socket that refuses to connect.
+fn remove_if_stale(name: &str, address: &SocketAddrUnix) -> Result<(), VerbsError> {
+    let status = fs::lstat(name).map_err(system("lstat"))?;
+    // Connecting to a plain file is refused as well, and that must not be deleted.
+    if fs::FileType::from_raw_mode(status.st_mode) != fs::FileType::Socket {
+        return Err(VerbsError::AddressInUse);
+    }
+    match net::connect(new_socket()?, address) {
+        Err(Errno::CONNREFUSED) => fs::unlink(name).map_err(bind_error),
+        Err(Errno::ACCESS | Errno::PERM) => Err(VerbsError::PermissionDenied),
+        _ => Err(VerbsError::AddressInUse),
+    }
+}

@@ -1,0 +1,405 @@
+//! A simulated NIC with one of many defects: what the suite must be able to find.
+
+use legato_base::Time;
+use legato_sim::provider::SimProvider;
+use legato_verbs::{
+    AccessFlags, Address, Completion, CompletionKind, CompletionQueue, CompletionStatus,
+    ConnectionEvent, ConnectionRequest, DeviceAttributes, Event, Listener, MemoryRegion,
+    ProtectionDomain, Provider, QueuePair, QueuePairCapabilities, QueuePairState, ReceiveRequest,
+    RemoteKey, ResourceCounts, SendOperation, SendRequest, VerbsError, WorkRequestId,
+};
+use std::collections::BTreeSet;
+
+/// What is wrong with a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    None,
+    DropsLastFlush,
+    CompletesTwice,
+    ReversesCompletions,
+    IgnoresPermissions,
+    IgnoresDomains,
+    CorruptsLongReads,
+    ReportsFullLength,
+    NamesWrongStatus,
+    SignalsEverything,
+    HidesUnsignaledErrors,
+    NeverFull,
+    TakesSendsInInit,
+    AllowsInitFromAnyState,
+    ForgetsLedger,
+    ReissuesKeys,
+    HidesDisconnects,
+    RepeatsDisconnects,
+    DropsPrivateData,
+    Leaks,
+    KeepsCompletionsOfTheDestroyed,
+    DropsEventsOfTheDestroyed,
+    WritesAfterFlush,
+    ChecksNoBounds,
+    IgnoresDeregistration,
+    ClampsLocalAccess,
+    ClosesSilently,
+    SendsAByteForNothing,
+    SleepsOverWork,
+}
+
+/// A simulated NIC with a defect.
+pub(crate) struct Broken {
+    inner: SimProvider,
+    defect: Defect,
+    leaked: usize,
+    unsignaled: BTreeSet<WorkRequestId>,
+    regions: Vec<MemoryRegion>,
+    reads: Vec<(WorkRequestId, MemoryRegion, u64)>,
+    scribbles: Vec<(MemoryRegion, u64)>,
+    kept: Vec<(CompletionQueue, Completion)>,
+    destroyed: Vec<QueuePair>,
+    repeat: Option<Event>,
+    first_domain: Option<ProtectionDomain>,
+}
+
+impl Broken {
+    pub(crate) const fn new(inner: SimProvider, defect: Defect) -> Self {
+        Self {
+            inner,
+            defect,
+            leaked: 0,
+            unsignaled: BTreeSet::new(),
+            regions: Vec::new(),
+            reads: Vec::new(),
+            scribbles: Vec::new(),
+            kept: Vec::new(),
+            destroyed: Vec::new(),
+            repeat: None,
+            first_domain: None,
+        }
+    }
+
+    fn has(&self, defect: Defect) -> bool {
+        self.defect == defect
+    }
+
+    fn spoil(&mut self, queue: CompletionQueue, came: &mut Vec<Completion>) {
+        let flushed = Err(CompletionStatus::WorkRequestFlushed);
+        match self.defect {
+            Defect::DropsLastFlush => {
+                came.pop_if(|last| last.result == flushed);
+            }
+            Defect::CompletesTwice => {
+                if let Some(&last) = came.last() {
+                    came.push(last);
+                }
+            }
+            Defect::ReversesCompletions => came.reverse(),
+            Defect::ReportsFullLength => {
+                for completion in came {
+                    if let Ok(CompletionKind::Receive { length }) = &mut completion.result {
+                        *length = (*length).next_multiple_of(64);
+                    }
+                }
+            }
+            Defect::NamesWrongStatus => {
+                for completion in came {
+                    if completion.result == Err(CompletionStatus::ReceiverNotReadyRetryExceeded) {
+                        completion.result = Err(CompletionStatus::RetryExceeded);
+                    }
+                }
+            }
+            Defect::HidesUnsignaledErrors => {
+                came.retain(|completion| !self.unsignaled.contains(&completion.wr_id));
+            }
+            Defect::KeepsCompletionsOfTheDestroyed => {
+                let kept = std::mem::take(&mut self.kept);
+                for (of, completion) in kept {
+                    if of == queue {
+                        came.push(completion);
+                    } else {
+                        self.kept.push((of, completion));
+                    }
+                }
+            }
+            Defect::WritesAfterFlush => {
+                for (wr_id, region, offset) in &self.reads {
+                    let hit = |completion: &Completion| {
+                        completion.wr_id == *wr_id && completion.result == flushed
+                    };
+                    if came.iter().any(hit) {
+                        self.scribbles.push((*region, *offset));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Provider for Broken {
+    fn attributes(&self) -> DeviceAttributes {
+        self.inner.attributes()
+    }
+
+    fn resource_counts(&self) -> ResourceCounts {
+        let mut counts = self.inner.resource_counts();
+        counts.connection_state += self.leaked;
+        counts
+    }
+
+    fn create_protection_domain(&mut self) -> Result<ProtectionDomain, VerbsError> {
+        let domain = self.inner.create_protection_domain()?;
+        self.first_domain.get_or_insert(domain);
+        Ok(domain)
+    }
+
+    fn destroy_protection_domain(&mut self, domain: ProtectionDomain) -> Result<(), VerbsError> {
+        self.inner.destroy_protection_domain(domain)
+    }
+
+    fn allocate_region(
+        &mut self,
+        domain: ProtectionDomain,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let access = match self.defect {
+            Defect::IgnoresPermissions => AccessFlags::from_bits(7),
+            _ => access,
+        };
+        let domain = match (self.defect, self.first_domain) {
+            (Defect::IgnoresDomains, Some(first)) => first,
+            _ => domain,
+        };
+        let room = match self.defect {
+            Defect::ChecksNoBounds => length + 65_536,
+            _ => length,
+        };
+        let mut region = self.inner.allocate_region(domain, room, access)?;
+        region.length = length;
+        if self.has(Defect::ReissuesKeys) {
+            region.remote_key = RemoteKey(region.remote_key.0 % 64);
+        }
+        self.regions.push(region);
+        Ok(region)
+    }
+
+    fn deregister_region(&mut self, region: &MemoryRegion) -> Result<(), VerbsError> {
+        if self.has(Defect::IgnoresDeregistration) {
+            return Ok(());
+        }
+        self.inner.deregister_region(region)
+    }
+
+    fn read_region(
+        &self,
+        region: &MemoryRegion,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), VerbsError> {
+        self.inner.read_region(region, offset, into)?;
+        if self.has(Defect::CorruptsLongReads) && into.len() >= 4096 {
+            into[4095] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn write_region(
+        &mut self,
+        region: &MemoryRegion,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), VerbsError> {
+        if self.has(Defect::ClampsLocalAccess) {
+            let offset = offset.min(region.length);
+            let length = (from.len() as u64).min(region.length - offset);
+            return self
+                .inner
+                .write_region(region, offset, &from[..length as usize]);
+        }
+        self.inner.write_region(region, offset, from)
+    }
+
+    fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError> {
+        let entries = match self.defect {
+            Defect::ForgetsLedger => entries * 1000,
+            Defect::NeverFull => entries * 400,
+            _ => entries,
+        };
+        self.inner.create_completion_queue(entries)
+    }
+
+    fn destroy_completion_queue(&mut self, queue: CompletionQueue) -> Result<(), VerbsError> {
+        self.inner.destroy_completion_queue(queue)
+    }
+
+    fn poll_completion_queue(
+        &mut self,
+        queue: CompletionQueue,
+        max: usize,
+        into: &mut Vec<Completion>,
+    ) -> Result<usize, VerbsError> {
+        let mut came = Vec::new();
+        self.inner.poll_completion_queue(queue, max, &mut came)?;
+        self.spoil(queue, &mut came);
+        into.extend_from_slice(&came);
+        Ok(came.len())
+    }
+
+    fn create_queue_pair(
+        &mut self,
+        domain: ProtectionDomain,
+        queue: CompletionQueue,
+        mut capabilities: QueuePairCapabilities,
+    ) -> Result<QueuePair, VerbsError> {
+        if self.has(Defect::NeverFull) {
+            capabilities.send_requests_max *= 300;
+        }
+        self.inner.create_queue_pair(domain, queue, capabilities)
+    }
+
+    fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
+        self.inner.query_queue_pair(queue_pair)
+    }
+
+    fn modify_to_init(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        let modified = self.inner.modify_to_init(queue_pair);
+        match modified {
+            Err(VerbsError::InvalidState(_)) if self.has(Defect::AllowsInitFromAnyState) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn modify_to_error(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        self.inner.modify_to_error(queue_pair)
+    }
+
+    fn destroy_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        self.leaked += usize::from(self.has(Defect::Leaks));
+        self.destroyed.push(queue_pair);
+        if self.has(Defect::KeepsCompletionsOfTheDestroyed) {
+            // The first queue is the only one that the rule in question uses.
+            let queue = CompletionQueue {
+                index: 0,
+                generation: 1,
+            };
+            let mut left = Vec::new();
+            self.inner.poll_completion_queue(queue, 100, &mut left).ok();
+            self.kept
+                .extend(left.into_iter().map(|completion| (queue, completion)));
+        }
+        self.inner.destroy_queue_pair(queue_pair)
+    }
+
+    fn post_send(
+        &mut self,
+        queue_pair: QueuePair,
+        request: &SendRequest,
+    ) -> Result<(), VerbsError> {
+        let mut request = request.clone();
+        if !request.signaled {
+            self.unsignaled.insert(request.wr_id);
+        }
+        request.signaled |= self.has(Defect::SignalsEverything);
+        if self.has(Defect::SendsAByteForNothing) && request.entries.is_empty() {
+            let region = self.regions[0];
+            request.entries.push(region.entry(0, 1));
+        }
+        if matches!(request.operation, SendOperation::RdmaRead(_)) {
+            for entry in &request.entries {
+                let of_entry = |region: &&MemoryRegion| region.local_key == entry.local_key;
+                if let Some(region) = self.regions.iter().find(of_entry) {
+                    let offset = entry.address - region.address;
+                    self.reads.push((request.wr_id, *region, offset));
+                }
+            }
+        }
+        match self.inner.post_send(queue_pair, &request) {
+            Err(VerbsError::InvalidState(QueuePairState::Init))
+                if self.has(Defect::TakesSendsInInit) =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn post_receive(
+        &mut self,
+        queue_pair: QueuePair,
+        request: &ReceiveRequest,
+    ) -> Result<(), VerbsError> {
+        self.inner.post_receive(queue_pair, request)
+    }
+
+    fn listen(&mut self, address: &Address) -> Result<Listener, VerbsError> {
+        self.inner.listen(address)
+    }
+
+    fn close_listener(&mut self, listener: Listener) -> Result<(), VerbsError> {
+        if self.has(Defect::ClosesSilently) {
+            return Ok(());
+        }
+        self.inner.close_listener(listener)
+    }
+
+    fn connect(
+        &mut self,
+        queue_pair: QueuePair,
+        address: &Address,
+        private_data: &[u8],
+    ) -> Result<(), VerbsError> {
+        self.inner.connect(queue_pair, address, private_data)
+    }
+
+    fn accept(
+        &mut self,
+        request: ConnectionRequest,
+        queue_pair: QueuePair,
+        private_data: &[u8],
+    ) -> Result<(), VerbsError> {
+        let private_data = match self.defect {
+            Defect::DropsPrivateData => &[],
+            _ => private_data,
+        };
+        self.inner.accept(request, queue_pair, private_data)
+    }
+
+    fn reject(
+        &mut self,
+        request: ConnectionRequest,
+        private_data: &[u8],
+    ) -> Result<(), VerbsError> {
+        self.inner.reject(request, private_data)
+    }
+
+    fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        self.inner.disconnect(queue_pair)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.repeat.take() {
+            return Some(event);
+        }
+        let event = self.inner.poll_event()?;
+        if let Event::Connection(ConnectionEvent::Disconnected { queue_pair }) = &event {
+            let destroyed = self.destroyed.contains(queue_pair);
+            match self.defect {
+                Defect::HidesDisconnects => return self.poll_event(),
+                Defect::DropsEventsOfTheDestroyed if destroyed => return self.poll_event(),
+                Defect::RepeatsDisconnects => self.repeat = Some(event.clone()),
+                _ => {}
+            }
+        }
+        Some(event)
+    }
+
+    fn progress(&mut self, now: Time) -> Time {
+        for (region, offset) in std::mem::take(&mut self.scribbles) {
+            self.inner.write_region(&region, offset, &[0x66]).ok();
+        }
+        self.inner.progress(now)
+    }
+
+    fn set_sleeping(&mut self, sleeping: bool) -> bool {
+        self.has(Defect::SleepsOverWork) || self.inner.set_sleeping(sleeping)
+    }
+}
