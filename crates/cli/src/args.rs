@@ -22,6 +22,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     Run(RunArguments),
     Node(NodeArguments),
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 const RUN_AFTER_HELP: &str = "\
@@ -99,6 +101,31 @@ pub(crate) struct StatusArguments {
     /// Where the node listens.
     #[arg(long, value_name = "ADDR", value_parser = node_address)]
     pub(crate) node: Address,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Measure, and compare in the same run.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    Read(BenchReadArguments),
+}
+
+/// An RDMA READ from a memory node, from post to completion, against a plain copy out of the
+/// same memory.
+#[derive(Debug, Args)]
+pub(crate) struct BenchReadArguments {
+    /// Bytes of one read.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub(crate) size: Bytes,
+    /// Reads, and as many copies.
+    #[arg(long, value_name = "N", default_value_t = 400_000,
+          value_parser = clap::value_parser!(u32).range(1_000..))]
+    pub(crate) count: u32,
+    /// The memory that is read, at random places.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub(crate) memory: Bytes,
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,

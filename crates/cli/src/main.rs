@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod failure;
 mod machine;
 mod node;
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
     let result = match args::Arguments::parse().command {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Node(arguments) => node::run(&arguments),
+        args::Command::Bench(command) => bench::run(&command),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -21,13 +21,20 @@ use legato_verbs::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum State {
     /// This side asked.
-    Connecting { deadline: Time },
+    Connecting {
+        deadline: Time,
+    },
     /// The peer asked and was accepted; the owner does not know of it yet.
-    Accepting { deadline: Time },
+    Accepting {
+        deadline: Time,
+    },
     Established,
     /// The queue pair is in the error state and gives back what was posted. At the deadline it is
     /// destroyed instead.
-    Draining { cause: ResetCause, deadline: Time },
+    Draining {
+        cause: ResetCause,
+        deadline: Time,
+    },
 }
 
 #[derive(Debug)]

@@ -185,9 +185,7 @@ impl<B: Buffer> Fabric<B> {
     ) -> Result<(), ReplyError> {
         let slot = self.slots.get_mut(request.0.connection());
         match slot.and_then(|slot| slot.connection.as_deref_mut()) {
-            Some(connection) => {
-                connection.start_reply(&mut self.shared, provider, request, body)
-            }
+            Some(connection) => connection.start_reply(&mut self.shared, provider, request, body),
             None => Err(ReplyError::NotWaiting),
         }
     }

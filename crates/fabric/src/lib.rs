@@ -29,8 +29,8 @@ mod turn;
 pub use config::FabricConfig;
 pub use counters::FabricCounters;
 pub use error::{
-    Blame, Cause, ConnectError, Effect, OperationError, PRIVATE_DATA_USER_MAX, Refused,
-    ReplyError, ResetCause,
+    Blame, Cause, ConnectError, Effect, OperationError, PRIVATE_DATA_USER_MAX, Refused, ReplyError,
+    ResetCause,
 };
 pub use event::{Buffer, FabricEvent, NoBuffer, Proof};
 pub use fabric::Fabric;

@@ -244,11 +244,7 @@ impl<B: Buffer> Connection<B> {
         let header = MessageHeader::parse(&header, length).map_err(ResetCause::Malformed)?;
         let mut body = vec![0; header.length as usize];
         provider
-            .read_region(
-                &self.region,
-                offset + MESSAGE_HEADER_SIZE as u64,
-                &mut body,
-            )
+            .read_region(&self.region, offset + MESSAGE_HEADER_SIZE as u64, &mut body)
             .map_err(ResetCause::Provider)?;
         Ok((header, body))
     }

@@ -54,7 +54,8 @@ impl<B> Shared<B> {
             Err(_) => self.counters.calls_failed += 1,
         }
         let call = CallId(call);
-        self.events.push_back(FabricEvent::Replied { call, outcome });
+        self.events
+            .push_back(FabricEvent::Replied { call, outcome });
     }
 
     /// What may be concluded about an operation, which is said once.

@@ -303,9 +303,10 @@ impl<B: Buffer> Fabric<B> {
     fn finish_drained(&mut self, provider: &mut dyn Provider) -> bool {
         let mut progressed = false;
         for index in 0..self.slots.len() {
-            let drained = self.slots[index].connection.as_deref().is_some_and(|c| {
-                matches!(c.state, State::Draining { .. }) && c.is_drained()
-            });
+            let drained = self.slots[index]
+                .connection
+                .as_deref()
+                .is_some_and(|c| matches!(c.state, State::Draining { .. }) && c.is_drained());
             if drained {
                 progressed = true;
                 self.finish(provider, index);

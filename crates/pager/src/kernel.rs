@@ -69,11 +69,20 @@ pub enum FillError {
 }
 
 /// The bytes of frames: local memory that pages pass through, registered with the provider.
+///
+/// The bytes are lent to closures and never returned as references: a NIC may own them again
+/// right after.
 pub trait FrameMemory {
-    fn page(&self, frame: FrameIndex) -> &[u8; PAGE_SIZE];
-    fn page_mut(&mut self, frame: FrameIndex) -> &mut [u8; PAGE_SIZE];
-    fn header(&self, frame: FrameIndex) -> &[u8; SLOT_HEADER_SIZE];
-    fn header_mut(&mut self, frame: FrameIndex) -> &mut [u8; SLOT_HEADER_SIZE];
+    fn page<R>(&self, frame: FrameIndex, read: impl FnOnce(&[u8; PAGE_SIZE]) -> R) -> R;
+    fn page_mut<R>(
+        &mut self,
+        frame: FrameIndex,
+        write: impl FnOnce(&mut [u8; PAGE_SIZE]) -> R,
+    ) -> R;
+    fn header<R>(&self, frame: FrameIndex, read: impl FnOnce(&[u8; SLOT_HEADER_SIZE]) -> R) -> R;
+    fn set_header(&mut self, frame: FrameIndex, header: &[u8; SLOT_HEADER_SIZE]);
+    /// Copies the page in one frame to another.
+    fn copy_page(&mut self, from: FrameIndex, to: FrameIndex);
     /// Header and page of the frame, as a work request names them.
     fn entries(&self, frame: FrameIndex) -> [ScatterGatherEntry; 2];
 }

@@ -1,4 +1,8 @@
 //! The conformance suite on a pair of shm providers in one process.
+#![allow(
+    clippy::unwrap_used,
+    reason = "test helpers outside of #[test] functions"
+)]
 
 use legato_base::{Duration, Time};
 use legato_providers::ShmProvider;

@@ -1,4 +1,8 @@
 //! Peers that break the protocol, on a raw socket: each costs its own connection and no more.
+#![allow(
+    clippy::unwrap_used,
+    reason = "test helpers outside of #[test] functions"
+)]
 
 mod peer;
 
@@ -10,7 +14,7 @@ use legato_verbs::{
 use peer::{Peer, address};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::io::{IoSlice, pwrite};
+use rustix::io::{Errno, IoSlice, pwrite};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketType, connect, recv, sendmsg, socket,
@@ -90,7 +94,9 @@ impl Hostile {
     /// The kind of the next message, or `None` at the end of file.
     fn received(&self) -> Option<u16> {
         let mut bytes = [0; 88];
-        let (_, length) = recv(&self.socket, &mut bytes, RecvFlags::empty()).ok()?;
+        let received = recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT);
+        assert_ne!(received, Err(Errno::AGAIN), "no answer and no end");
+        let (_, length) = received.ok()?;
         (length == 88).then(|| u16::from_le_bytes([bytes[6], bytes[7]]))
     }
 }
@@ -136,7 +142,7 @@ impl Victim {
     }
 
     /// The connection must have ended with `expected`, its receive flushed, and nothing left.
-    fn is_fatal(mut self, what: &str) {
+    fn expect_fatal(mut self, what: &str) {
         let queue_pair = self.peer.queue_pair;
         let fatal = Event::Async(AsyncEvent::QueuePairFatal { queue_pair });
         self.peer
@@ -236,14 +242,14 @@ fn words_out_of_range_end_the_connection() {
         let (mut victim, hostile) = Victim::connected("words");
         victim.peer.post_receive(1, 0, 1024);
         hostile.write(offset, bytes);
-        victim.is_fatal(what);
+        victim.expect_fatal(what);
     }
     let (mut victim, hostile) = Victim::connected("consumed");
     victim.peer.post_receive(1, 0, 1024);
     hostile.write(CONSUMED, &[0xFF; 8]);
     let send = legato_verbs::SendOperation::Send;
     victim.peer.post(1, send, 0, 64);
-    victim.is_fatal("consumed");
+    victim.expect_fatal("consumed");
 }
 
 #[test]
@@ -257,7 +263,7 @@ fn a_message_with_a_wrong_length_touches_nothing() {
         hostile.write(PRODUCED, &16_u64.to_le_bytes());
         let untouched = victim.peer.bytes(0, 1024);
         assert_eq!(untouched, vec![0; 1024]);
-        victim.is_fatal("a wrong length");
+        victim.expect_fatal("a wrong length");
     }
 }
 
@@ -271,7 +277,7 @@ fn control_messages_out_of_turn_end_the_connection() {
         let (mut victim, hostile) = Victim::connected("turn");
         victim.peer.post_receive(1, 0, 1024);
         hostile.send(&bytes, &[]);
-        victim.is_fatal(what);
+        victim.expect_fatal(what);
     }
 }
 

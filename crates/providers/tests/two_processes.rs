@@ -1,4 +1,8 @@
 //! Two real processes: this test program, and itself started once more as the peer.
+#![allow(
+    clippy::unwrap_used,
+    reason = "test helpers outside of #[test] functions"
+)]
 
 mod peer;
 

@@ -118,22 +118,12 @@ impl AgentMessage {
             AgentMessageBody::Done => (7, 0, 0, ""),
             AgentMessageBody::Forked => (8, 0, 0, ""),
         };
-        let text = &text[..text.floor_char_boundary(TEXT_SIZE)];
-        let mut raw = RawAgentMessage {
-            magic: MAGIC_AGENT.into(),
-            version: CONTROL_VERSION.into(),
-            kind: kind.into(),
-            pid: self.pid.into(),
-            node: node.into(),
-            text_length: (text.len() as u32).into(),
-            value: value.into(),
-            reserved: [0; 8],
-            text: [0; TEXT_SIZE],
-        };
-        raw.text[..text.len()].copy_from_slice(text.as_bytes());
-        let mut bytes = [0; AGENT_MESSAGE_SIZE];
-        bytes.copy_from_slice(raw.as_bytes());
-        bytes
+        encode(self.pid, (kind, node, value, text))
+    }
+
+    /// A `Fatal` message, made without the heap. The pid is left out: the connection tells it.
+    pub fn fatal_bytes(text: &str) -> [u8; AGENT_MESSAGE_SIZE] {
+        encode(0, (6, 0, 0, text))
     }
 
     /// # Errors
@@ -212,6 +202,28 @@ impl Welcome {
             nodes,
         })
     }
+}
+
+fn encode(
+    pid: u32,
+    (kind, node, value, text): (u32, u32, u64, &str),
+) -> [u8; AGENT_MESSAGE_SIZE] {
+    let text = &text[..text.floor_char_boundary(TEXT_SIZE)];
+    let mut raw = RawAgentMessage {
+        magic: MAGIC_AGENT.into(),
+        version: CONTROL_VERSION.into(),
+        kind: kind.into(),
+        pid: pid.into(),
+        node: node.into(),
+        text_length: (text.len() as u32).into(),
+        value: value.into(),
+        reserved: [0; 8],
+        text: [0; TEXT_SIZE],
+    };
+    raw.text[..text.len()].copy_from_slice(text.as_bytes());
+    let mut bytes = [0; AGENT_MESSAGE_SIZE];
+    bytes.copy_from_slice(raw.as_bytes());
+    bytes
 }
 
 fn parse_padded(bytes: &[u8]) -> Result<String, ControlError> {

@@ -217,10 +217,7 @@ mod tests {
         assert_eq!(with(0, 0), Err(MessageError::Magic));
         assert_eq!(with(4, 9), Err(MessageError::Version(9)));
         assert_eq!(with(6, 3), Err(MessageError::Kind(3)));
-        assert_eq!(
-            with(16, 6),
-            Err(MessageError::Length { said: 6, found: 5 })
-        );
+        assert_eq!(with(16, 6), Err(MessageError::Length { said: 6, found: 5 }));
         assert_eq!(with(20, 1), Err(MessageError::Reserved));
         assert_eq!(with(31, 1), Err(MessageError::Reserved));
         assert_eq!(

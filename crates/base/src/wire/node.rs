@@ -23,11 +23,17 @@ const MAGIC_REPLY: u32 = u32::from_le_bytes(*b"LGnr");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRequest {
     /// The first request on a connection: who is asking.
-    Open { client: ClientId },
+    Open {
+        client: ClientId,
+    },
     /// An extent with room for `slots` pages, which is never zero.
-    AllocateExtent { slots: u32 },
+    AllocateExtent {
+        slots: u32,
+    },
     /// Gives an extent back. The client has no operation on it in flight.
-    ReleaseExtent { extent: ExtentId },
+    ReleaseExtent {
+        extent: ExtentId,
+    },
     Status,
 }
 
@@ -49,7 +55,10 @@ pub enum NodeReply {
         slots: u32,
     },
     /// Headers included.
-    NoRoom { asked_bytes: u64, free_bytes: u64 },
+    NoRoom {
+        asked_bytes: u64,
+        free_bytes: u64,
+    },
     Released,
     /// The extent belongs to another client.
     NotYours,

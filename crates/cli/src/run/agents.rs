@@ -22,12 +22,14 @@ pub(crate) struct Agent {
     pub(crate) command: String,
     program: Option<Program>,
     /// Keep evicted pages from reading as zeros if the agent dies before its program: that of the
-    /// program, then those of the forked children that the agent serves.
+    /// program, then those of the forked children that the agent serves. They close with this
+    /// value, when whatever could read such a page has ended or been killed.
     userfaultfds: Vec<OwnedFd>,
     stats_file: Option<OwnedFd>,
     stats: Option<StatsPage>,
     said_goodbye: bool,
     failed: bool,
+    forked: bool,
     killed: bool,
 }
 
@@ -75,6 +77,7 @@ impl Agent {
             stats: None,
             said_goodbye: false,
             failed: false,
+            forked: false,
             killed: false,
         }
     }
@@ -173,11 +176,14 @@ impl Agent {
                 None
             }
             AgentMessageBody::Ready => {
-                let mut descriptors = descriptors;
-                if self.stats_file.is_none() && descriptors.len() > 1 {
-                    self.stats_file = Some(descriptors.remove(1));
-                }
-                self.userfaultfds.append(&mut descriptors);
+                let mut descriptors = descriptors.into_iter();
+                self.userfaultfds.extend(descriptors.next());
+                self.stats_file = descriptors.next();
+                None
+            }
+            AgentMessageBody::Forked => {
+                self.userfaultfds.extend(descriptors);
+                self.forked = true;
                 None
             }
             AgentMessageBody::Failed { text } => {
@@ -217,7 +223,6 @@ impl Agent {
     fn handle_close(&mut self, now: Instant) {
         self.stats = self.stats_file.take().and_then(|file| read_stats(&file));
         self.phase = if self.said_goodbye || self.failed {
-            self.userfaultfds.clear();
             Phase::Ended
         } else {
             Phase::Orphaned(now + AGENT_DEATH_GRACE)
@@ -226,8 +231,7 @@ impl Agent {
 
     /// Did the agent leave children behind whose pages it had?
     pub(crate) fn orphans_children(&self) -> bool {
-        let served = self.stats.as_ref().map_or(0, |stats| stats.counters.children_served);
-        served > 0 && !self.said_goodbye
+        self.forked && !self.said_goodbye
     }
 
     /// For an agent that ended without a goodbye: has its program ended too, or is it time to
@@ -237,14 +241,13 @@ impl Agent {
             return None;
         };
         if self.program_ended() {
-            self.userfaultfds.clear();
             self.phase = Phase::Ended;
             return self.orphans_children().then_some(Notice::AgentDied);
         }
         if now < deadline || self.killed {
             return None;
         }
-        // The program is still dying: its end, not this moment, lets the userfaultfd go.
+        // The program is still dying: its end, not this moment, lets the userfaultfds go.
         self.kill();
         self.killed = true;
         Some(Notice::AgentDied)
@@ -275,3 +278,6 @@ fn read_stats(file: &OwnedFd) -> Option<StatsPage> {
     }
     StatsPage::parse(&bytes)
 }
+
+#[cfg(test)]
+mod tests;

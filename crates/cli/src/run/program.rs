@@ -33,8 +33,11 @@ pub(crate) enum ProgramError {
     NotExecutable(PathBuf),
     #[error("{}: neither a program nor a script with an interpreter", .0.display())]
     UnknownFormat(PathBuf),
-    #[error("{}: cannot be read: {1}", .0.display())]
-    Unreadable(PathBuf, std::io::Error),
+    #[error("{}: cannot be read: {cause}", .program.display())]
+    Unreadable {
+        program: PathBuf,
+        cause: std::io::Error,
+    },
     #[error("{}: statically linked programs cannot run on far memory yet", .0.display())]
     Static(PathBuf),
     #[error("{}: 32-bit programs cannot run on far memory", .0.display())]
@@ -112,7 +115,10 @@ fn check_executable(program: &Path) -> Result<(), ProgramError> {
 }
 
 fn check(program: &Path, depth: u32) -> Result<(), ProgramError> {
-    let unreadable = |error| ProgramError::Unreadable(program.into(), error);
+    let unreadable = |cause| ProgramError::Unreadable {
+        program: program.into(),
+        cause,
+    };
     let mut file = File::open(program).map_err(unreadable)?;
     let mut start = Vec::new();
     file.by_ref()

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
-use signal_hook::low_level::siginfo::{Cause, Origin};
+use signal_hook::low_level::siginfo::Cause;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
@@ -53,7 +53,10 @@ impl Signals {
     pub(crate) fn poll(&mut self) -> Vec<SignalEvent> {
         self.delivery
             .pending()
-            .filter_map(|origin| classify(&origin))
+            .filter_map(|origin| {
+                let sender = origin.process.and_then(|process| Pid::from_raw(process.pid));
+                classify(origin.signal, origin.cause, sender)
+            })
             .collect()
     }
 }
@@ -64,15 +67,14 @@ impl AsFd for Signals {
     }
 }
 
-fn classify(origin: &Origin) -> Option<SignalEvent> {
-    if origin.signal == SIGCHLD {
+fn classify(number: i32, cause: Cause, sender: Option<Pid>) -> Option<SignalEvent> {
+    if number == SIGCHLD {
         return Some(SignalEvent::ChildEnded);
     }
-    let &(_, signal) = FORWARDED.iter().find(|(number, _)| *number == origin.signal)?;
-    if origin.cause == Cause::Kernel {
+    let &(_, signal) = FORWARDED.iter().find(|(known, _)| *known == number)?;
+    if cause == Cause::Kernel {
         return Some(SignalEvent::FromTerminal(signal));
     }
-    let sender = origin.process.and_then(|process| Pid::from_raw(process.pid));
     Some(SignalEvent::FromProcess(signal, sender))
 }
 
@@ -97,19 +99,17 @@ mod tests {
 
     #[test]
     fn signals_of_the_terminal_are_not_those_of_a_process() {
-        let origin = |cause, process| Origin {
-            signal: SIGINT,
-            process,
-            cause,
-        };
-        assert_eq!(
-            classify(&origin(Cause::Kernel, None)),
-            Some(SignalEvent::FromTerminal(Signal::INT))
-        );
+        let sender = Pid::from_raw(7);
         let sent = Cause::Sent(signal_hook::low_level::siginfo::Sent::User);
         assert_eq!(
-            classify(&origin(sent, None)),
-            Some(SignalEvent::FromProcess(Signal::INT, None))
+            classify(SIGINT, Cause::Kernel, None),
+            Some(SignalEvent::FromTerminal(Signal::INT))
         );
+        assert_eq!(
+            classify(SIGINT, sent, sender),
+            Some(SignalEvent::FromProcess(Signal::INT, sender))
+        );
+        assert_eq!(classify(SIGCHLD, sent, sender), Some(SignalEvent::ChildEnded));
+        assert_eq!(classify(signal_hook::consts::SIGWINCH, sent, sender), None);
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 #[test]
 fn numpy_gives_the_same_results() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/python/numbers.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/python/array_work.py");
     let run = |run: Run| {
         run.arguments([&script])
             .environment("OPENBLAS_NUM_THREADS", "2")

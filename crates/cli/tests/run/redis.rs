@@ -89,6 +89,9 @@ impl Client {
         stream
             .set_read_timeout(Some(Duration::from_secs(120)))
             .unwrap();
+        stream
+            .set_write_timeout(Some(Duration::from_secs(120)))
+            .unwrap();
         Self {
             requests: Vec::new(),
             stream: BufReader::new(stream),

@@ -60,7 +60,7 @@ fn an_interrupt_of_the_whole_group_is_the_programs_to_handle() {
     run.wait_for_output("ready");
     kill_process_group(run.pid(), Signal::INT).unwrap();
     run.wait_for_output("caught");
-    run.write(b"still\nhere\nhere\n");
+    run.write(b"here\nhere\nhere\n");
     let run = run.finish().expect_code(4);
     assert!(run.output().ends_with("here\n"), "{}", run.output());
 }

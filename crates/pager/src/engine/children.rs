@@ -55,10 +55,10 @@ impl<K: Kernel> Pager<K> {
                 Location::Resident => continue,
                 Location::Lost => ChildPage::Lost,
                 Location::Victim { frame, write_back: WriteBack::Queued | WriteBack::InFlight } => {
-                    ChildPage::Here(Box::new(*self.kernel.frames().page(frame)))
+                    ChildPage::Here(self.kernel.frames().page(frame, |content| Box::new(*content)))
                 }
                 Location::Arrived { frame, .. } => {
-                    ChildPage::Here(Box::new(*self.kernel.frames().page(frame)))
+                    ChildPage::Here(self.kernel.frames().page(frame, |content| Box::new(*content)))
                 }
                 Location::Far
                 | Location::Fetching { .. }
@@ -106,7 +106,7 @@ impl<K: Kernel> Pager<K> {
 
     fn copy_to_child(&mut self, fault: Fault, content: &[u8; PAGE_SIZE]) -> bool {
         let Some((frame, _)) = self.take_frames(1) else { return false };
-        *self.kernel.frames_mut().page_mut(frame) = *content;
+        self.kernel.frames_mut().page_mut(frame, |page| *page = *content);
         let filled = self.kernel.copy_in(fault.space, frame, fault.page);
         self.release_frame(frame);
         self.filled_child(fault.space, fault.page, filled)

@@ -89,15 +89,15 @@ impl<K: Kernel> Pager<K> {
             self.prefetcher.handle_unused(1);
         }
         let far = entry.far;
-        let content = self.kernel.frames().page(frame);
-        if is_zero(content) {
+        let zero = self.kernel.frames().page(frame, is_zero);
+        if zero {
             self.counters.pages_zero_dropped += 1;
             self.table.remove(page);
             self.release_far(far);
             self.frames.release(frame);
             return;
         }
-        let checksum = PageChecksum::of(content);
+        let checksum = self.kernel.frames().page(frame, PageChecksum::of);
         let clean = far.is_some_and(|record| {
             record.checksum == checksum && self.store.locate(record.slot()).is_some()
         });

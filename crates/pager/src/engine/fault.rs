@@ -88,7 +88,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn zero_fill(&mut self, page: PageNumber, frame: FrameIndex, demanded: bool) {
-        self.kernel.frames_mut().page_mut(frame).fill(0);
+        self.kernel.frames_mut().page_mut(frame, |page| page.fill(0));
         let location = Location::Arrived { frame, demanded };
         self.table.insert(
             page,
@@ -109,8 +109,7 @@ impl<K: Kernel> Pager<K> {
             WriteBack::InFlight => {
                 // The frame is the fabric's until the write is quiet; its bytes may be read.
                 let Some((copy, _)) = self.take_frames(1) else { return false };
-                let content = *self.kernel.frames().page(frame);
-                *self.kernel.frames_mut().page_mut(copy) = content;
+                self.kernel.frames_mut().copy_page(frame, copy);
                 self.owners[frame.0 as usize] = None;
                 copy
             }

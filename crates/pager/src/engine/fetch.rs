@@ -148,7 +148,7 @@ impl<K: Kernel> Pager<K> {
             checksum: record.checksum,
         };
         let frames = self.kernel.frames();
-        expected.verify(frames.header(frame), frames.page(frame))
+        frames.header(frame, |header| frames.page(frame, |page| expected.verify(header, page)))
     }
 
     /// Threads that wait for a page are served anew, now that its state has changed.

@@ -40,7 +40,7 @@ impl<K: Kernel> Pager<K> {
         }
         for frame in rewrite {
             self.done_count -= 1;
-            let checksum = PageChecksum::of(self.kernel.frames().page(frame));
+            let checksum = self.kernel.frames().page(frame, PageChecksum::of);
             self.write_queue.push_back((frame, checksum));
         }
         lost += self.lose_pages_of_children();

@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 use children::Child;
 use legato_base::wire::stats::{AgentCounters, StatsPage};
 use legato_base::{Bytes, ClientId, PageChecksum, PageNumber, Time};
-use legato_fabric::{Fabric, FabricEvent, OperationId};
+use legato_fabric::{ConnectError, Fabric, FabricEvent, OperationId};
 use legato_verbs::{Address, Provider};
 use operation::Operation;
 
@@ -274,6 +274,11 @@ impl<K: Kernel> Pager<K> {
     /// Nodes that are lost or never opened.
     pub fn lost_nodes(&self) -> Vec<NodeIndex> {
         self.store.lost_nodes().collect()
+    }
+
+    /// Why a node could not be connected to, if that is what happened to it.
+    pub fn node_failure(&self, node: NodeIndex) -> Option<&ConnectError> {
+        self.store.failure(node)
     }
 
     fn owner_of(&self, frame: FrameIndex) -> Option<PageNumber> {

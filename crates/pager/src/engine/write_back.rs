@@ -8,7 +8,6 @@ use crate::far::{EXTENT_SLOTS, NODE_DEADLINE};
 use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel};
 use legato_base::wire::slot::SlotRecord;
 use legato_base::{PageChecksum, PageNumber};
-use zerocopy::IntoBytes;
 
 /// Writes outstanding at a time. A fetch that is posted behind them waits for them (one queue
 /// pair executes in order), so they are few; and a completion in every 10 us keeps them busy.
@@ -45,7 +44,8 @@ impl<K: Kernel> Pager<K> {
         let Some((connection, place)) = self.store.locate(slot) else { return false };
         let version = self.last_version + 1;
         let record = SlotRecord { client: self.client, page, version, checksum };
-        self.kernel.frames_mut().header_mut(frame).copy_from_slice(record.to_header().as_bytes());
+        let header = zerocopy::transmute!(record.to_header());
+        self.kernel.frames_mut().set_header(frame, &header);
         let buffer = FrameBuffer::new(self.kernel.frames(), frame);
         let deadline = net.now + NODE_DEADLINE;
         match net.fabric.write(net.provider, connection, place, buffer, deadline) {
@@ -105,7 +105,7 @@ impl<K: Kernel> Pager<K> {
                 // What the slot holds now is unknown. The content is still here: write it again.
                 self.forget_copy(page, version);
                 self.set_write_back(page, frame, WriteBack::Queued);
-                let checksum = PageChecksum::of(self.kernel.frames().page(frame));
+                let checksum = self.kernel.frames().page(frame, PageChecksum::of);
                 self.write_queue.push_back((frame, checksum));
             }
             None => {

@@ -179,9 +179,10 @@ mod tests {
     #[test]
     fn slots_do_not_overlap_and_lost_nodes_have_none() {
         let mut extents = extents(&[(0, 3), (1, 3)]);
-        let mut places: Vec<_> = (0..6)
-            .map(|_| extents.allocate().unwrap())
-            .map(|slot| extents.locate(slot).map(|(node, at)| (node.0, at.address)).unwrap())
+        let slots: Vec<_> = (0..6).map(|_| extents.allocate().unwrap()).collect();
+        let mut places: Vec<_> = slots
+            .iter()
+            .map(|&slot| extents.locate(slot).map(|(node, at)| (node.0, at.address)).unwrap())
             .collect();
         places.sort_unstable();
         places.dedup();

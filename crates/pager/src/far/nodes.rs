@@ -6,7 +6,7 @@ use crate::entry::SlotRef;
 use alloc::vec::Vec;
 use legato_base::wire::node::{NodeReply, NodeRequest};
 use legato_base::{Bytes, ClientId};
-use legato_fabric::{CallId, ConnectionId, FabricEvent};
+use legato_fabric::{CallId, ConnectError, ConnectionId, FabricEvent};
 use legato_verbs::{Address, RemoteAddress};
 
 /// A memory node, by its place in the configuration.
@@ -54,6 +54,8 @@ pub(crate) enum StoreEvent {
 pub(crate) struct FarStore {
     client: ClientId,
     nodes: Vec<NodeState>,
+    /// Why a node could not be connected to.
+    failures: Vec<Option<ConnectError>>,
     pub(crate) extents: Extents,
 }
 
@@ -65,14 +67,22 @@ impl FarStore {
         net: &mut PagerFabric<'_>,
     ) -> Self {
         let deadline = net.now + NODE_DEADLINE;
-        let nodes = addresses
-            .iter()
-            .map(|address| match net.fabric.connect(net.provider, address, &[], deadline) {
-                Ok(connection) => NodeState::Connecting { connection },
-                Err(_) => NodeState::Lost,
-            })
-            .collect();
-        Self { client, nodes, extents: Extents::default() }
+        let mut store = Self {
+            client,
+            nodes: Vec::new(),
+            failures: Vec::new(),
+            extents: Extents::default(),
+        };
+        for address in addresses {
+            let (node, failure) =
+                match net.fabric.connect(net.provider, address, &[], deadline) {
+                    Ok(connection) => (NodeState::Connecting { connection }, None),
+                    Err(error) => (NodeState::Lost, Some(error)),
+                };
+            store.nodes.push(node);
+            store.failures.push(failure);
+        }
+        store
     }
 
     /// True while some node has neither opened nor failed.
@@ -88,6 +98,11 @@ impl FarStore {
             .enumerate()
             .filter(|(_, node)| matches!(node, NodeState::Lost))
             .map(|(index, _)| NodeIndex(index as u32))
+    }
+
+    /// Why a node could not be connected to; None if it was, and was lost or refused later.
+    pub(crate) fn failure(&self, node: NodeIndex) -> Option<&ConnectError> {
+        self.failures.get(node.0 as usize)?.as_ref()
     }
 
     /// No slot is free and no node has room for more.
@@ -117,8 +132,14 @@ impl FarStore {
     ) -> Option<StoreEvent> {
         match event {
             FabricEvent::Connected { connection, .. } => self.open(connection, net),
-            FabricEvent::ConnectFailed { connection, .. }
-            | FabricEvent::Disconnected { connection, .. } => self.lose(connection),
+            FabricEvent::ConnectFailed { connection, error } => {
+                let lost = self.lose(connection);
+                if let Some(StoreEvent::Lost(node)) = lost {
+                    self.failures[node.0 as usize] = Some(error);
+                }
+                lost
+            }
+            FabricEvent::Disconnected { connection, .. } => self.lose(connection),
             FabricEvent::Replied { call, outcome } => {
                 let reply = outcome.ok().and_then(|body| NodeReply::parse(&body).ok());
                 self.handle_reply(call, reply, net)

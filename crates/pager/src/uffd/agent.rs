@@ -9,8 +9,11 @@ use super::layout::Layout;
 use super::linux_kernel::LinuxKernel;
 use super::program::{Program, close_all_but, is_readable};
 use super::supervisor::Supervisor;
+pub use super::supervisor::last_words;
 use crate::replacement::ScanResistant;
-use crate::{Budget, Fault, FrameBuffer, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId};
+use crate::{
+    Budget, Fault, FrameBuffer, PageRange, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId,
+};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -19,9 +22,11 @@ use alloc::vec::Vec;
 use core::time::Duration as StdDuration;
 use legato_base::wire::control::{AgentMessageBody, Welcome};
 use legato_base::wire::stats::STATS_SIZE;
-use legato_base::{Bytes, ClientId, Duration, Time};
+use legato_base::{Bytes, ClientId, Duration, PAGE_SIZE, PageNumber, Time};
 use legato_fabric::{Fabric, FabricConfig};
-use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
+use legato_verbs::{
+    AccessFlags, Address, MemoryRegion, ProtectionDomain, Provider, VerbsError,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -36,26 +41,32 @@ const HOUSEKEEPING: Duration = Duration::from_millis(20);
 /// seen only by looking.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 
-/// A provider that the agent can use: it registers the agent's private memory and can be slept
-/// on. Implemented by the shell around the agent, which knows the providers.
-pub trait AgentProvider: Provider {
+/// What the agent needs of a provider beyond the trait: it registers the agent's private memory,
+/// and it can be slept on. The shell around the agent knows the providers and implements this.
+pub trait ProviderGlue {
+    type Provider: Provider;
+
+    /// # Errors
+    /// The provider's.
+    fn open() -> Result<Self::Provider, VerbsError>;
+
     /// Registers the agent's own memory as local memory.
     ///
     /// # Safety
-    /// As `ForeignMemory::register_foreign`: the range stays mapped as long as the provider.
+    /// The range must stay mapped as long as the provider lives.
     ///
     /// # Errors
     /// The provider's.
     unsafe fn register_own(
-        &mut self,
-        domain: legato_verbs::ProtectionDomain,
+        provider: &mut Self::Provider,
+        domain: ProtectionDomain,
         address: *mut u8,
         length: u64,
         access: AccessFlags,
-    ) -> Result<MemoryRegion, legato_verbs::VerbsError>;
+    ) -> Result<MemoryRegion, VerbsError>;
 
     /// The descriptors that become readable when there is something to do.
-    fn wait_on<'a>(&'a self, into: &mut Vec<BorrowedFd<'a>>);
+    fn wait_on<'a>(provider: &'a Self::Provider, into: &mut Vec<BorrowedFd<'a>>);
 }
 
 /// What the entry into the program hands over.
@@ -67,6 +78,8 @@ pub struct AgentStart<'a> {
     pub supervisor: &'a [u8],
     /// Base of the agent's reservation.
     pub reservation: u64,
+    /// Where the agent's code and data are: start and end.
+    pub object: (u64, u64),
     /// The program closes its end of this pipe by `exec`, by ending, or by closing everything.
     pub lifeline: Option<OwnedFd>,
 }
@@ -82,12 +95,12 @@ pub enum StartError {
 
 /// A running agent.
 #[expect(missing_debug_implementations, reason = "holds a provider, which need not print")]
-pub struct Agent<P: AgentProvider> {
+pub struct Agent<G: ProviderGlue> {
     program: Program,
     supervisor: Supervisor,
     lifeline: Option<OwnedFd>,
     stats: OwnedFd,
-    provider: P,
+    provider: G::Provider,
     fabric: Fabric<FrameBuffer>,
     pager: Pager<LinuxKernel>,
     nodes: Vec<String>,
@@ -96,12 +109,12 @@ pub struct Agent<P: AgentProvider> {
     program_gone: bool,
 }
 
-impl<P: AgentProvider> Agent<P> {
+impl<G: ProviderGlue> Agent<G> {
     /// Connects to the supervisor and the memory nodes, and takes charge of the program's faults.
     ///
     /// # Errors
     /// With a text for people. The program must not start then.
-    pub fn start(start: AgentStart<'_>, provider: P) -> Result<Self, StartError> {
+    pub fn start(start: AgentStart<'_>) -> Result<Self, StartError> {
         let pid = Pid::from_raw(start.program).ok_or(StartError::SupervisorGone)?;
         let supervisor = Supervisor::connect(start.supervisor, start.program.unsigned_abs())
             .map_err(|_| StartError::SupervisorGone)?;
@@ -110,7 +123,7 @@ impl<P: AgentProvider> Agent<P> {
         close_all_but(&keep);
         let welcome =
             supervisor.greet(command_of(start.program)).ok_or(StartError::SupervisorGone)?;
-        match Self::assemble(pid, start, &supervisor, &welcome, provider) {
+        match Self::assemble(pid, start, &supervisor, &welcome) {
             Ok(parts) => Self::announce(parts, supervisor, welcome),
             Err(text) => {
                 // If this fails too the supervisor is gone, and nobody reads it.
@@ -125,8 +138,7 @@ impl<P: AgentProvider> Agent<P> {
         start: AgentStart<'_>,
         supervisor: &Supervisor,
         welcome: &Welcome,
-        mut provider: P,
-    ) -> Result<Parts<P>, String> {
+    ) -> Result<Parts<G>, String> {
         let system = |call: &str, error: Errno| format!("{call} failed (errno {})", error.raw_os_error());
         let program = Program::open(pid).map_err(|e| system("pidfd_open", e))?;
         raise_priority();
@@ -138,9 +150,11 @@ impl<P: AgentProvider> Agent<P> {
             connections_max: welcome.nodes.len() as u32,
             ..FabricConfig::default()
         };
+        let mut provider = G::open().map_err(|error| error.to_string())?;
         let mut fabric = Fabric::new(&mut provider, config).map_err(|e| e.to_string())?;
-        let (pages, headers) = register_frames(&mut provider, &fabric, &layout)?;
-        let kernel = LinuxKernel::new(layout, own, trash, pages, headers)
+        let (pages, headers) = register_frames::<G>(&mut provider, &fabric, &layout)?;
+        let object = range_of(start.object);
+        let kernel = LinuxKernel::new(layout, object, own, trash, pages, headers)
             .map_err(|e| e.to_string())?;
         let addresses = welcome
             .nodes
@@ -161,7 +175,7 @@ impl<P: AgentProvider> Agent<P> {
     }
 
     fn announce(
-        parts: Parts<P>,
+        parts: Parts<G>,
         supervisor: Supervisor,
         welcome: Welcome,
     ) -> Result<Self, StartError> {
@@ -327,7 +341,7 @@ impl<P: AgentProvider> Agent<P> {
         }
         let housekeeping_late = {
             let mut waits: Vec<BorrowedFd<'_>> = self.pager.kernel().descriptors().collect();
-            self.provider.wait_on(&mut waits);
+            G::wait_on(&self.provider, &mut waits);
             let urgent = waits.len();
             if !self.supervisor_gone {
                 waits.push(self.supervisor.fd());
@@ -360,15 +374,15 @@ impl<P: AgentProvider> Agent<P> {
 }
 
 /// An agent that is not announced yet.
-struct Parts<P> {
+struct Parts<G: ProviderGlue> {
     program: Program,
     lifeline: Option<OwnedFd>,
-    provider: P,
+    provider: G::Provider,
     fabric: Fabric<FrameBuffer>,
     pager: Pager<LinuxKernel>,
 }
 
-impl<P: AgentProvider> Parts<P> {
+impl<G: ProviderGlue> Parts<G> {
     /// Drives the fabric until every node has opened or failed.
     fn wait_for_nodes(&mut self, supervisor: &Supervisor, welcome: &Welcome) -> Result<(), String> {
         loop {
@@ -388,7 +402,7 @@ impl<P: AgentProvider> Parts<P> {
             }
             if self.provider.set_sleeping(true) {
                 let mut waits = Vec::new();
-                self.provider.wait_on(&mut waits);
+                G::wait_on(&self.provider, &mut waits);
                 let mut polled: Vec<PollFd<'_>> = waits
                     .into_iter()
                     .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
@@ -404,16 +418,24 @@ impl<P: AgentProvider> Parts<P> {
         let lost = self.pager.lost_nodes();
         let Some(first) = lost.first() else { return Ok(()) };
         let address = welcome.nodes.get(first.0 as usize).map_or("?", String::as_str);
-        Err(format!("memory node {address} cannot be reached or refuses this client"))
+        Err(match self.pager.node_failure(*first) {
+            Some(error) => format!("memory node {address} cannot be reached: {error}"),
+            None => format!("memory node {address} refuses this client"),
+        })
     }
+}
+
+fn range_of((start, end): (u64, u64)) -> PageRange {
+    let first = PageNumber::containing(start);
+    PageRange::new(first, PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0)
 }
 
 fn open_contexts() -> Result<(Userfaultfd, Userfaultfd), OpenError> {
     Ok((Userfaultfd::open_with_events()?, Userfaultfd::open_plain()?))
 }
 
-fn register_frames<P: AgentProvider>(
-    provider: &mut P,
+fn register_frames<G: ProviderGlue>(
+    provider: &mut G::Provider,
     fabric: &Fabric<FrameBuffer>,
     layout: &Layout,
 ) -> Result<(MemoryRegion, MemoryRegion), String> {
@@ -421,7 +443,8 @@ fn register_frames<P: AgentProvider>(
         // SAFETY: the layout lies in the agent's reservation, which is never unmapped; requests
         // name only frames that have memory, and nobody borrows a frame that a request names.
         unsafe {
-            provider.register_own(
+            G::register_own(
+                provider,
                 fabric.domain(),
                 address as *mut u8,
                 length,

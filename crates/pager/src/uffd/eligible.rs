@@ -9,16 +9,25 @@ use legato_base::PageNumber;
 /// Smaller mappings stay local: registering each would cost a VMA and free next to nothing.
 const PAGES_MIN: u64 = 16;
 
-/// Eligible ranges in the text of a maps file, the largest first, without `own`.
-pub(super) fn eligible_ranges(maps: &str, own: PageRange) -> Vec<PageRange> {
-    let mut ranges: Vec<PageRange> = maps
-        .lines()
-        .filter_map(parse_eligible)
-        .filter(|range| range.count >= PAGES_MIN)
-        .filter(|range| range.end() <= own.start || own.end() <= range.start)
-        .collect();
+/// Eligible ranges in the text of a maps file, the largest first, without the agent's own.
+pub(super) fn eligible_ranges(maps: &str, own: &[PageRange]) -> Vec<PageRange> {
+    let mut ranges: Vec<PageRange> = maps.lines().filter_map(parse_eligible).collect();
+    for &hole in own {
+        ranges = ranges.into_iter().flat_map(|range| without(range, hole)).collect();
+    }
+    ranges.retain(|range| range.count >= PAGES_MIN);
     ranges.sort_unstable_by_key(|range| core::cmp::Reverse((range.count, range.start)));
     ranges
+}
+
+/// What is left of a range on both sides of a hole. (The kernel merges neighbouring anonymous
+/// mappings, so the agent's may be in the middle of one.)
+fn without(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange> {
+    let left_end = hole.start.max(range.start).min(range.end());
+    let right_start = hole.end().max(range.start).min(range.end());
+    let left = PageRange::new(range.start, left_end.0 - range.start.0);
+    let right = PageRange::new(right_start, range.end().0 - right_start.0);
+    [left, right].into_iter().filter(|part| part.count > 0)
 }
 
 fn parse_eligible(line: &str) -> Option<PageRange> {
@@ -56,7 +65,7 @@ mod tests {
     #[test]
     fn only_private_anonymous_data_is_eligible() {
         let own = PageRange::new(PageNumber::containing(0x7f50_0000_0000), 0x400);
-        let found = eligible_ranges(MAPS, own);
+        let found = eligible_ranges(MAPS, &[own]);
         assert_eq!(
             found,
             [
@@ -67,9 +76,22 @@ mod tests {
     }
 
     #[test]
+    fn the_agents_own_is_cut_out_of_merged_mappings() {
+        let line = "1000000-1100000 rw-p 00000000 00:00 0";
+        let hole = PageRange::new(PageNumber(0x1020), 0x20);
+        assert_eq!(
+            eligible_ranges(line, &[hole]),
+            [
+                PageRange::new(PageNumber(0x1040), 0xc0),
+                PageRange::new(PageNumber(0x1000), 0x20),
+            ]
+        );
+    }
+
+    #[test]
     fn lines_that_make_no_sense_are_passed_over() {
         for line in ["", "x", "1-0 rw-p 0 0 0", "zz-yy rw-p 0 00:00 0", "1000-2000"] {
-            assert_eq!(eligible_ranges(line, PageRange::new(PageNumber(0), 0)), []);
+            assert_eq!(eligible_ranges(line, &[]), []);
         }
     }
 }

@@ -22,29 +22,43 @@ impl LinuxFrames {
 }
 
 impl FrameMemory for LinuxFrames {
-    fn page(&self, frame: FrameIndex) -> &[u8; PAGE_SIZE] {
+    fn page<R>(&self, frame: FrameIndex, read: impl FnOnce(&[u8; PAGE_SIZE]) -> R) -> R {
         let address = self.layout.frame(frame.0) as *const [u8; PAGE_SIZE];
         // SAFETY: the pager passes only frames that have memory and that no operation which may
         // write is using; the borrow of self keeps it from changing that meanwhile.
-        unsafe { &*address }
+        read(unsafe { &*address })
     }
 
-    fn page_mut(&mut self, frame: FrameIndex) -> &mut [u8; PAGE_SIZE] {
+    fn page_mut<R>(
+        &mut self,
+        frame: FrameIndex,
+        write: impl FnOnce(&mut [u8; PAGE_SIZE]) -> R,
+    ) -> R {
         let address = self.layout.frame(frame.0) as *mut [u8; PAGE_SIZE];
         // SAFETY: as above, and the borrow is exclusive.
-        unsafe { &mut *address }
+        write(unsafe { &mut *address })
     }
 
-    fn header(&self, frame: FrameIndex) -> &[u8; SLOT_HEADER_SIZE] {
+    fn header<R>(&self, frame: FrameIndex, read: impl FnOnce(&[u8; SLOT_HEADER_SIZE]) -> R) -> R {
         let address = self.layout.header(frame.0) as *const [u8; SLOT_HEADER_SIZE];
         // SAFETY: headers are always mapped; use as for pages.
-        unsafe { &*address }
+        read(unsafe { &*address })
     }
 
-    fn header_mut(&mut self, frame: FrameIndex) -> &mut [u8; SLOT_HEADER_SIZE] {
+    fn set_header(&mut self, frame: FrameIndex, header: &[u8; SLOT_HEADER_SIZE]) {
         let address = self.layout.header(frame.0) as *mut [u8; SLOT_HEADER_SIZE];
         // SAFETY: as above, and the borrow is exclusive.
-        unsafe { &mut *address }
+        unsafe { *address = *header };
+    }
+
+    fn copy_page(&mut self, from: FrameIndex, to: FrameIndex) {
+        if from == to {
+            return;
+        }
+        let source = self.layout.frame(from.0) as *const u8;
+        let target = self.layout.frame(to.0) as *mut u8;
+        // SAFETY: as for `page` and `page_mut`; two frames do not overlap.
+        unsafe { core::ptr::copy_nonoverlapping(source, target, PAGE_SIZE) };
     }
 
     fn entries(&self, frame: FrameIndex) -> [ScatterGatherEntry; 2] {

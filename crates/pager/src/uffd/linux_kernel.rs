@@ -33,6 +33,8 @@ pub(super) struct Incoming {
 #[derive(Debug)]
 pub struct LinuxKernel {
     layout: Layout,
+    /// The agent's code and data, whose zero-initialised part looks like the program's memory.
+    object: PageRange,
     own: Userfaultfd,
     trash: Userfaultfd,
     frames: LinuxFrames,
@@ -47,6 +49,7 @@ pub struct LinuxKernel {
 impl LinuxKernel {
     pub(super) fn new(
         layout: Layout,
+        object: PageRange,
         own: Userfaultfd,
         trash: Userfaultfd,
         pages: MemoryRegion,
@@ -54,6 +57,7 @@ impl LinuxKernel {
     ) -> Result<Self, OpenError> {
         Ok(Self {
             layout,
+            object,
             own,
             trash,
             frames: LinuxFrames::new(layout, pages, headers),
@@ -341,7 +345,7 @@ impl Kernel for LinuxKernel {
     fn register_more(&mut self, pages: u64, into: &mut Vec<(PageRange, Vec<PageNumber>)>) {
         let Some(maps) = Self::read_maps() else { return };
         let mut found = 0;
-        for range in eligible_ranges(&maps, self.layout.range()) {
+        for range in eligible_ranges(&maps, &[self.layout.range(), self.object]) {
             for part in self.registered.missing_from(range) {
                 if self.refused.contains(part.start) || !self.register(part) {
                     continue;

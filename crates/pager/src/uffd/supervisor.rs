@@ -3,12 +3,29 @@
 use alloc::string::String;
 use core::mem::MaybeUninit;
 use legato_base::wire::control::{AgentMessage, AgentMessageBody, WELCOME_SIZE, Welcome};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use core::sync::atomic::{AtomicI32, Ordering};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
 };
+
+/// The connection, for [`last_words`]; -1 before there is one.
+static SOCKET: AtomicI32 = AtomicI32::new(-1);
+
+/// Tells the supervisor why the agent is about to end, without using the heap. For a panic.
+pub fn last_words(text: &str) {
+    let socket = SOCKET.load(Ordering::Relaxed);
+    if socket < 0 {
+        return;
+    }
+    let message = AgentMessage::fatal_bytes(text);
+    // SAFETY: the agent keeps its connection open until it ends; borrowed for one call.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    // If this fails the supervisor is gone.
+    let _ = rustix::net::send(socket, &message, SendFlags::NOSIGNAL);
+}
 
 /// A seqpacket connection.
 #[derive(Debug)]
@@ -27,6 +44,7 @@ impl Supervisor {
             None,
         )?;
         rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
         Ok(Self { socket, pid })
     }
 

@@ -135,10 +135,10 @@ impl Pair {
         if connecting.token.is_none()
             && let Err(why) = connecting.reach(hub, self.handle)
         {
-            return match why {
+            match why {
                 Ok(reason) => self.rejected(hub, reason, &[]),
                 Err(reason) => self.unreachable(hub, reason),
-            };
+            }
         }
     }
 

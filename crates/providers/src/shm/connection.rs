@@ -140,7 +140,6 @@ impl Connection {
             return REFUSED;
         };
         if !self.keys.is_valid(segment.slot, key) {
-            self.segments.remove(&key);
             return REFUSED;
         }
         let mut done = 0;
@@ -164,7 +163,6 @@ impl Connection {
         // The bytes count only if the key was valid after they were copied, too.
         fence(Ordering::Acquire);
         if !self.keys.is_valid(segment.slot, key) {
-            self.segments.remove(&key);
             return REFUSED;
         }
         Step::Done

@@ -120,16 +120,19 @@ pub(super) fn receive(socket: impl AsFd) -> Received {
         Err(_) => return Received::Closed,
     };
     let mut places = packet.descriptors.iter_mut();
+    // The kernel's word for this, MSG_CTRUNC, is not enough: the space is rounded up.
+    let mut too_many = received.flags.contains(ReturnFlags::CTRUNC);
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
             for descriptor in descriptors {
-                if let Some(place) = places.next() {
-                    *place = Some(descriptor);
+                match places.next() {
+                    Some(place) => *place = Some(descriptor),
+                    None => too_many = true,
                 }
             }
         }
     }
-    if received.flags.contains(ReturnFlags::CTRUNC) {
+    if too_many {
         return Received::TooMuch;
     }
     if received.bytes == 0 {

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Generous: a test that takes this long has hung.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 
+/// Of a program that is about to say something.
+pub(crate) const OUTPUT_DEADLINE: Duration = Duration::from_secs(90);
+
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// Asks again and again until the answer is yes; panics with `what` after `limit`.

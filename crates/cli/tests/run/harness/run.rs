@@ -3,7 +3,7 @@
 use super::capture::Capture;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
-use super::{DEADLINE, legato, test_directory};
+use super::{DEADLINE, OUTPUT_DEADLINE, legato, test_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
@@ -13,6 +13,7 @@ use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// What to run, and how.
@@ -131,6 +132,7 @@ impl Run {
             stdout: Capture::of(child.stdout.take().unwrap()),
             stderr: Capture::of(child.stderr.take().unwrap()),
             sampler: root.map(|root| Sampler::of(root, self.pause)),
+            _watchdog: root.map(watch),
             begin: Instant::now(),
             child,
             mark,
@@ -154,11 +156,24 @@ pub(crate) struct Running {
     stdout: Capture,
     stderr: Capture,
     sampler: Option<Sampler>,
+    /// Dropped with the run, which ends the watch.
+    _watchdog: Option<Sender<()>>,
     begin: Instant,
     pub(crate) mark: String,
     directory: PathBuf,
     stats: PathBuf,
     temporary: PathBuf,
+}
+
+/// Kills the process when the deadline has passed, so that nothing that waits for it waits for ever.
+fn watch(process: Process) -> Sender<()> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        if receiver.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) && process.is_alive() {
+            process.signal(Signal::KILL);
+        }
+    });
+    sender
 }
 
 /// How a run ended.
@@ -194,7 +209,7 @@ impl Running {
     }
 
     pub(crate) fn wait_for_output(&self, text: &str) {
-        if !self.stdout.wait_for(text, DEADLINE) {
+        if !self.stdout.wait_for(text, OUTPUT_DEADLINE) {
             let errors = String::from_utf8_lossy(&self.stderr.bytes()).into_owned();
             panic!("'{text}' never came; standard error: {errors}");
         }

@@ -28,8 +28,10 @@ pub(crate) struct Sampler {
     thread: JoinHandle<Seen>,
 }
 
-/// Looks for new processes once in so many samples, because that is slower than a sample.
+/// Looks for new processes once in so many close samples, because that is slower than a sample.
 const SAMPLES_PER_SEARCH: u64 = 32;
+/// A pause below this makes samples close.
+const CLOSE: Duration = Duration::from_millis(1);
 
 impl Sampler {
     pub(crate) fn of(root: Process, pause: Duration) -> Self {
@@ -37,9 +39,10 @@ impl Sampler {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut seen = Seen::default();
+            let every = if pause < CLOSE { SAMPLES_PER_SEARCH } else { 1 };
             let mut programs = Vec::new();
             while !stopped.load(Relaxed) {
-                if seen.samples % SAMPLES_PER_SEARCH == 0 {
+                if seen.samples % every == 0 {
                     let all = descendants(root);
                     programs = all.iter().copied().filter(Process::is_program).collect();
                     seen.note(&all);

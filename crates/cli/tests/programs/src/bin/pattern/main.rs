@@ -41,7 +41,11 @@ fn main() -> ExitCode {
     let options = Options::parse(&names, &[]);
     let mut chosen: Vec<&str> = match options.text("--phase") {
         Some(list) => list.split(',').collect(),
-        None => PHASES.iter().map(|(name, _)| *name).filter(|name| *name != CANARY).collect(),
+        None => PHASES
+            .iter()
+            .map(|(name, _)| *name)
+            .filter(|name| *name != CANARY)
+            .collect(),
     };
     let world = World::new(
         options.pages("--bytes", Bytes::mib(512)),
