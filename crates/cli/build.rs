@@ -68,7 +68,14 @@ fn build(manifest: &Path, crates: &Path) -> PathBuf {
     let directory = PathBuf::from(variable("OUT_DIR")).join("agent");
     let mut cargo = Command::new(variable("CARGO"));
     cargo
-        .args(["rustc", "--lib", "--crate-type", "cdylib", "--profile", "agent"])
+        .args([
+            "rustc",
+            "--lib",
+            "--crate-type",
+            "cdylib",
+            "--profile",
+            "agent",
+        ])
         .args(["--target", &target])
         .arg("--manifest-path")
         .arg(manifest)
@@ -85,10 +92,11 @@ fn build(manifest: &Path, crates: &Path) -> PathBuf {
         cargo.env_remove(name);
     }
     let status = cargo.status().expect("cargo starts");
-    assert!(status.success(), "the agent's shared object does not build: {status}");
-    directory
-        .join(target)
-        .join("agent/liblegato_preload.so")
+    assert!(
+        status.success(),
+        "the agent's shared object does not build: {status}"
+    );
+    directory.join(target).join("agent/liblegato_preload.so")
 }
 
 fn variable(name: &str) -> String {

@@ -110,6 +110,9 @@ pub(crate) struct StatusArguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     Read(BenchReadArguments),
+    /// The process whose memory is read.
+    #[command(hide = true)]
+    ReadTarget(BenchTargetArguments),
 }
 
 /// An RDMA READ from a memory node, from post to completion, against a plain copy out of the
@@ -121,7 +124,7 @@ pub(crate) struct BenchReadArguments {
     pub(crate) size: Bytes,
     /// Reads, and as many copies.
     #[arg(long, value_name = "N", default_value_t = 400_000,
-          value_parser = clap::value_parser!(u32).range(1_000..))]
+          value_parser = clap::value_parser!(u32).range(8_000..))]
     pub(crate) count: u32,
     /// The memory that is read, at random places.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
@@ -129,6 +132,14 @@ pub(crate) struct BenchReadArguments {
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchTargetArguments {
+    #[arg(long)]
+    pub(crate) memory: Bytes,
+    #[arg(long, value_parser = node_address)]
+    pub(crate) listen: Address,
 }
 
 impl RunArguments {
@@ -177,7 +188,9 @@ mod tests {
 
     #[test]
     fn everything_after_the_program_is_the_programs() {
-        let line = ["legato", "run", "--cache", "64MiB", "--", "sort", "--quiet", "-S", "1G"];
+        let line = [
+            "legato", "run", "--cache", "64MiB", "--", "sort", "--quiet", "-S", "1G",
+        ];
         let arguments = run_arguments(&line);
         assert_eq!(arguments.cache, Bytes::mib(64));
         assert!(!arguments.quiet);
@@ -192,11 +205,15 @@ mod tests {
         for line in [
             &["legato", "run", "--cache", "big", "--", "ls"][..],
             &["legato", "run", "--nodes", "tcp:a", "--", "ls"],
-            &["legato", "run", "--nodes", "shm:@a", "--memory", "1GiB", "--", "ls"],
+            &[
+                "legato", "run", "--nodes", "shm:@a", "--memory", "1GiB", "--", "ls",
+            ],
             &["legato", "run"],
             &["legato", "node", "--memory", "1GiB"],
             &["legato", "node", "--listen", "shm:@a"],
-            &["legato", "node", "--memory", "1GiB", "status", "--node", "shm:@a"],
+            &[
+                "legato", "node", "--memory", "1GiB", "status", "--node", "shm:@a",
+            ],
         ] {
             let error = Arguments::try_parse_from(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line:?}");

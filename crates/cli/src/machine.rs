@@ -6,8 +6,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Memory that new work can use without swapping (`MemAvailable`, proc_meminfo(5)).
 pub(crate) fn memory_available() -> std::io::Result<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
-    parse_available(&text)
-        .ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemAvailable"))
+    parse_available(&text).ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemAvailable"))
 }
 
 fn parse_available(meminfo: &str) -> Option<Bytes> {

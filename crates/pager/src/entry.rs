@@ -67,6 +67,9 @@ pub(crate) struct PageEntry {
     pub(crate) far: Option<FarRecord>,
     /// Came in by prefetch and has not been touched as far as the pager can see.
     pub(crate) prefetched: bool,
+    /// The pager has not held its content since it was first touched or adopted: only the kernel
+    /// knows it.
+    pub(crate) unseen: bool,
     /// While resident: which of the page's places in the replacement queue counts. While out: the
     /// eviction clock when it left.
     pub(crate) stamp: u32,

@@ -1,8 +1,10 @@
 //! Sequential prefetch: how many pages beyond the faulting one to bring in with it.
 //!
 //! Each stream of accesses that was seen lately has a window. A fault where a stream was expected
-//! to go on doubles its window; anything else starts a new stream with none. When prefetched pages
-//! are evicted untouched the largest window shrinks, and grows again only slowly.
+//! to go on doubles its window; anything else starts a new stream with none. A stream that goes on
+//! has used what was brought for it, which is the only sign of that: touching a resident page is
+//! invisible. When prefetched pages are evicted without that sign the largest window shrinks, and
+//! grows again only slowly.
 
 use legato_base::PageNumber;
 
@@ -17,8 +19,18 @@ const JUDGED: u32 = 64;
 struct Stream {
     /// Where the next fault of this stream is expected.
     next: u64,
+    /// How many pages before `next` were brought for it.
     window: u32,
     used_at: u64,
+}
+
+/// What a fault means for prefetching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Advice {
+    /// Pages to bring in behind the faulting one.
+    pub(crate) window: u32,
+    /// Pages brought earlier that have been used: `count` from `first` on.
+    pub(crate) used: (PageNumber, u32),
 }
 
 /// Streams and what became of their prefetches.
@@ -46,25 +58,26 @@ impl Default for Prefetcher {
 impl Prefetcher {
     /// Pages to bring in behind `page`, which faulted; the stream then expects the fault after
     /// the last of them.
-    pub(crate) fn handle_fault(&mut self, page: PageNumber) -> u32 {
+    pub(crate) fn handle_fault(&mut self, page: PageNumber) -> Advice {
         self.clock += 1;
         let known = self.streams.iter().position(|stream| {
             // A little slack: threads race each other, and allocators skip a page.
             stream.used_at > 0 && page.0 >= stream.next && page.0 - stream.next <= 2
         });
-        let (place, window) = match known {
+        let (place, window, used) = match known {
             Some(place) => {
-                let grown = (self.streams[place].window * 2).clamp(2, WINDOW_MAX);
-                (place, grown.min(self.window_limit))
+                let Stream { next, window, .. } = self.streams[place];
+                let grown = (window * 2).clamp(2, WINDOW_MAX).min(self.window_limit);
+                (place, grown, (PageNumber(next - u64::from(window)), window))
             }
-            None => (self.oldest(), 0),
+            None => (self.oldest(), 0, (page, 0)),
         };
         self.streams[place] = Stream {
             next: page.0 + 1 + u64::from(window),
             window,
             used_at: self.clock,
         };
-        window
+        Advice { window, used }
     }
 
     /// `pages` fewer than asked for were there to bring: the stream's expectation is corrected.
@@ -72,6 +85,7 @@ impl Prefetcher {
         let expected = page.0 + 1 + u64::from(window);
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.next == expected) {
             stream.next = page.0 + 1 + u64::from(brought);
+            stream.window = brought;
         }
     }
 
@@ -110,7 +124,7 @@ mod tests {
         let mut page = 1000;
         let mut windows = std::vec::Vec::new();
         for _ in 0..8 {
-            let window = prefetcher.handle_fault(PageNumber(page));
+            let window = prefetcher.handle_fault(PageNumber(page)).window;
             windows.push(window);
             page += 1 + u64::from(window);
         }
@@ -118,23 +132,34 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_that_goes_on_has_used_its_pages() {
+        let mut prefetcher = Prefetcher::default();
+        prefetcher.handle_fault(PageNumber(10));
+        assert_eq!(prefetcher.handle_fault(PageNumber(11)).window, 2);
+        assert_eq!(prefetcher.handle_fault(PageNumber(14)).used, (PageNumber(12), 2));
+        // Elsewhere nothing is known to be used.
+        assert_eq!(prefetcher.handle_fault(PageNumber(900)).used.1, 0);
+    }
+
+    #[test]
     fn two_streams_do_not_disturb_each_other() {
         let mut prefetcher = Prefetcher::default();
         let (mut left, mut right) = (0, 1 << 20);
         for _ in 0..4 {
-            left += 1 + u64::from(prefetcher.handle_fault(PageNumber(left)));
-            right += 1 + u64::from(prefetcher.handle_fault(PageNumber(right)));
+            left += 1 + u64::from(prefetcher.handle_fault(PageNumber(left)).window);
+            right += 1 + u64::from(prefetcher.handle_fault(PageNumber(right)).window);
         }
-        assert_eq!(prefetcher.handle_fault(PageNumber(left)), 16);
-        assert_eq!(prefetcher.handle_fault(PageNumber(right)), 16);
+        assert_eq!(prefetcher.handle_fault(PageNumber(left)).window, 16);
+        assert_eq!(prefetcher.handle_fault(PageNumber(right)).window, 16);
     }
 
     #[test]
     fn random_faults_prefetch_next_to_nothing() {
         let mut prefetcher = Prefetcher::default();
         let mut random = Random::from_seed(11);
-        let total: u32 =
-            (0..10_000).map(|_| prefetcher.handle_fault(PageNumber(random.below(1 << 20)))).sum();
+        let total: u32 = (0..10_000)
+            .map(|_| prefetcher.handle_fault(PageNumber(random.below(1 << 20))).window)
+            .sum();
         assert!(total < 100, "{total}");
     }
 
@@ -147,7 +172,7 @@ mod tests {
         }
         let mut page = 0;
         for _ in 0..10 {
-            let window = prefetcher.handle_fault(PageNumber(page));
+            let window = prefetcher.handle_fault(PageNumber(page)).window;
             assert!(window <= 4);
             page += 1 + u64::from(window);
         }

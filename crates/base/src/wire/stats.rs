@@ -66,9 +66,9 @@ counters! {
     pages_clean_dropped,
     /// Evicted pages that held only zeros.
     pages_zero_dropped,
-    /// Pages fetched before they were touched.
+    /// Pages brought in before they were touched: fetched, or filled with zeros.
     pages_prefetched,
-    /// Prefetched pages that were evicted again untouched.
+    /// Prefetched pages that were evicted again with no sign of having been used.
     pages_prefetched_unused,
     /// Pages that stay local because a device or another process holds them.
     pages_pinned,

@@ -2,6 +2,7 @@
 //! one run on one machine.
 
 mod read;
+mod target;
 
 use crate::args::BenchCommand;
 use crate::failure::Failure;
@@ -9,5 +10,6 @@ use crate::failure::Failure;
 pub(crate) fn run(command: &BenchCommand) -> Result<u8, Failure> {
     match command {
         BenchCommand::Read(arguments) => read::run(arguments),
+        BenchCommand::ReadTarget(arguments) => target::run(arguments),
     }
 }

@@ -30,18 +30,22 @@ const LOG_VARIABLE: &str = "LEGATO_LOG";
 pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
     start_log(arguments.embedded);
     let (Some(memory), Some(address)) = (arguments.memory, &arguments.listen) else {
-        return Err(Failure::refused("a memory node needs --memory and --listen"));
+        return Err(Failure::refused(
+            "a memory node needs --memory and --listen",
+        ));
     };
     check_memory(memory)?;
     let mut lifelines = Vec::new();
     if arguments.embedded {
+        // It was started as /proc/self/exe, which would be its name.
+        rustix::thread::set_name(c"legato")
+            .map_err(|error| Failure::system("cannot set the process's name", error))?;
         // For when the parent is killed; its death before this line closes standard input.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| Failure::system("cannot watch the parent process", error))?;
         lifelines.push(Lifeline::Parent(std::io::stdin()));
     }
-    let signals = termination()
-        .map_err(|error| Failure::system("cannot take signals", error))?;
+    let signals = termination().map_err(|error| Failure::system("cannot take signals", error))?;
     lifelines.push(Lifeline::Signals(signals));
     let refused = |error| refuse(address, error);
     let mut provider = ShmProvider::new().map_err(refused)?;
@@ -168,7 +172,7 @@ fn ended(lifelines: &[Lifeline]) -> bool {
 
 fn log_changes(old: &mut NodeStatus, new: NodeStatus) {
     if old.clients != new.clients {
-        info!(clients = new.clients, "clients");
+        debug!(clients = new.clients, "clients");
     }
     if old.used_bytes != new.used_bytes {
         debug!(used = %Bytes(new.used_bytes), extents = new.extents, "memory in use");

@@ -45,7 +45,12 @@ impl Waiter {
 
     /// Returns when another turn may be worth it: because of the provider, of one of the `others`
     /// becoming readable, or of the deadline.
-    pub(crate) fn wait(&mut self, provider: &mut ShmProvider, turn: Turn, others: &[BorrowedFd<'_>]) {
+    pub(crate) fn wait(
+        &mut self,
+        provider: &mut ShmProvider,
+        turn: Turn,
+        others: &[BorrowedFd<'_>],
+    ) {
         let now = self.clock.now();
         if turn.progressed {
             self.last_progress = now;

@@ -1,7 +1,7 @@
 //! `legato node`: a memory node as a daemon, and what one says about itself.
 
 mod daemon;
-mod drive;
+pub(crate) mod drive;
 pub(crate) mod status;
 
 use crate::args::{NodeArguments, NodeCommand};

@@ -115,5 +115,10 @@ fn call(
     connection: ConnectionId,
     deadline: Time,
 ) -> Result<CallId, Refused> {
-    fabric.call(provider, connection, &NodeRequest::Status.to_bytes(), deadline)
+    fabric.call(
+        provider,
+        connection,
+        &NodeRequest::Status.to_bytes(),
+        deadline,
+    )
 }

@@ -141,7 +141,11 @@ impl Agent {
     }
 
     /// Takes what the agent has sent.
-    pub(crate) fn handle_input(&mut self, welcome: impl Fn() -> Welcome, now: Instant) -> Vec<Notice> {
+    pub(crate) fn handle_input(
+        &mut self,
+        welcome: impl Fn() -> Welcome,
+        now: Instant,
+    ) -> Vec<Notice> {
         let mut notices = Vec::new();
         while let Phase::Connected(connection) = &self.phase {
             match connection.receive() {
@@ -190,7 +194,9 @@ impl Agent {
                 self.failed = true;
                 Some(Notice::Failed { text })
             }
-            AgentMessageBody::NodeLost { node, pages, .. } => Some(Notice::NodeLost { node, pages }),
+            AgentMessageBody::NodeLost { node, pages, .. } => {
+                Some(Notice::NodeLost { node, pages })
+            }
             AgentMessageBody::FarMemoryFull { text } => Some(Notice::FarMemoryFull { text }),
             AgentMessageBody::Fatal { text } => {
                 self.failed = true;
@@ -203,7 +209,13 @@ impl Agent {
         }
     }
 
-    fn handle_hello(&mut self, pid: u32, text: String, welcome: &impl Fn() -> Welcome, now: Instant) {
+    fn handle_hello(
+        &mut self,
+        pid: u32,
+        text: String,
+        welcome: &impl Fn() -> Welcome,
+        now: Instant,
+    ) {
         let Phase::Connected(connection) = &self.phase else {
             return;
         };

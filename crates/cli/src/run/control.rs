@@ -26,7 +26,10 @@ impl ControlListener {
     pub(crate) fn bind(name: &str) -> rustix::io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        bind(
+            &socket,
+            &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+        )?;
         listen(&socket, BACKLOG)?;
         Ok(Self { socket })
     }

@@ -35,7 +35,11 @@ const CONTROL_VARIABLE: &str = "LEGATO_CONTROL";
 pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     check_arguments(arguments)?;
     let program = program::find(&arguments.command[0])?;
-    let stats_file = arguments.stats.as_deref().map(StatsFile::prepare).transpose()?;
+    let stats_file = arguments
+        .stats
+        .as_deref()
+        .map(StatsFile::prepare)
+        .transpose()?;
     let preload = PreloadFile::create()
         .map_err(|error| Failure::system("cannot put the agent into memory", error))?;
     let name = machine::random_name()
@@ -81,7 +85,9 @@ fn check_arguments(arguments: &RunArguments) -> Result<(), Failure> {
         )));
     }
     if std::env::var_os(CONTROL_VARIABLE).is_some() {
-        return Err(Failure::refused("already inside a program that legato runs"));
+        return Err(Failure::refused(
+            "already inside a program that legato runs",
+        ));
     }
     Ok(())
 }
@@ -96,7 +102,10 @@ fn start(
     let child = Command::new(program)
         .arg0(name)
         .args(&arguments.command[1..])
-        .env("LD_PRELOAD", preload.variable(std::env::var_os("LD_PRELOAD")))
+        .env(
+            "LD_PRELOAD",
+            preload.variable(std::env::var_os("LD_PRELOAD")),
+        )
         .env(CONTROL_VARIABLE, control)
         .spawn()
         .map_err(|error| Failure {

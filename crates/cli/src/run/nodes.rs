@@ -56,17 +56,24 @@ impl Nodes {
             return start_embedded(arguments.memory);
         }
         for address in &arguments.nodes {
-            node::status::query(address, ANSWER_MAX)
-                .map_err(|error| Failure::refused(format_args!("memory node {address}: {error}")))?;
+            node::status::query(address, ANSWER_MAX).map_err(|error| {
+                Failure::refused(format_args!("memory node {address}: {error}"))
+            })?;
         }
-        let list = arguments.nodes.iter().map(|address| Node::new(address.clone(), None));
+        let list = arguments
+            .nodes
+            .iter()
+            .map(|address| Node::new(address.clone(), None));
         Ok(Self {
             list: list.collect(),
         })
     }
 
     pub(crate) fn addresses(&self) -> Vec<String> {
-        self.list.iter().map(|node| node.address.to_string()).collect()
+        self.list
+            .iter()
+            .map(|node| node.address.to_string())
+            .collect()
     }
 
     pub(crate) fn is_node(&self, pid: Pid) -> bool {
@@ -86,7 +93,11 @@ impl Nodes {
 
     /// Ends the nodes that were started here and waits for them.
     pub(crate) fn stop(self) {
-        let processes: Vec<_> = self.list.into_iter().filter_map(|node| node.process).collect();
+        let processes: Vec<_> = self
+            .list
+            .into_iter()
+            .filter_map(|node| node.process)
+            .collect();
         for process in processes.iter().filter(|process| !process.ended) {
             // ESRCH: it has ended by itself meanwhile.
             let _ = pidfd_send_signal(&process.handle, Signal::TERM);

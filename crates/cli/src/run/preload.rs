@@ -55,6 +55,12 @@ mod tests {
         let (own, rest) = value.split_once(':').unwrap();
         assert_eq!(rest, "/lib/other.so");
         assert_eq!(std::fs::read(own).unwrap(), OBJECT);
-        assert!(!preload.variable(Some("".into())).into_string().unwrap().contains(':'));
+        assert!(
+            !preload
+                .variable(Some("".into()))
+                .into_string()
+                .unwrap()
+                .contains(':')
+        );
     }
 }

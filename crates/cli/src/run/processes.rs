@@ -68,7 +68,11 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 
 /// What the process calls itself (the last of `NSpid`, proc_pid_status(5)).
 fn innermost_pid(status: &str) -> Option<i32> {
-    field(status, "NSpid")?.split_whitespace().last()?.parse().ok()
+    field(status, "NSpid")?
+        .split_whitespace()
+        .last()?
+        .parse()
+        .ok()
 }
 
 fn parent(status: &str) -> Option<Pid> {

@@ -143,7 +143,10 @@ fn check(program: &Path, depth: u32) -> Result<(), ProgramError> {
 
 /// The interpreter that a script's first line names.
 fn script_interpreter(start: &[u8]) -> Option<OsString> {
-    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let line = start
+        .strip_prefix(b"#!")?
+        .split(|&byte| byte == b'\n')
+        .next()?;
     let word = line
         .split(|byte| matches!(byte, b' ' | b'\t' | b'\r' | 0))
         .find(|word| !word.is_empty())?;
@@ -167,7 +170,11 @@ fn check_elf(program: &Path, file: File) -> Result<(), ProgramError> {
     if !matches!(elf.ehdr.e_type, ET_EXEC | ET_DYN) {
         return Err(ProgramError::UnknownFormat(program.into()));
     }
-    if !elf.segments().iter().any(|segment| segment.p_type == PT_INTERP) {
+    if !elf
+        .segments()
+        .iter()
+        .any(|segment| segment.p_type == PT_INTERP)
+    {
         return Err(ProgramError::Static(program.into()));
     }
     Ok(())

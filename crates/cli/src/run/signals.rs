@@ -54,7 +54,9 @@ impl Signals {
         self.delivery
             .pending()
             .filter_map(|origin| {
-                let sender = origin.process.and_then(|process| Pid::from_raw(process.pid));
+                let sender = origin
+                    .process
+                    .and_then(|process| Pid::from_raw(process.pid));
                 classify(origin.signal, origin.cause, sender)
             })
             .collect()
@@ -93,7 +95,10 @@ mod tests {
 
     #[test]
     fn the_mask_of_ignored_signals_is_read() {
-        assert_eq!(ignored_signals("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
+        assert_eq!(
+            ignored_signals("Name:\tx\nSigIgn:\t0000000000001001\n"),
+            0x1001
+        );
         assert_eq!(ignored_signals("Name:\tx\n"), 0);
     }
 
@@ -109,7 +114,10 @@ mod tests {
             classify(SIGINT, sent, sender),
             Some(SignalEvent::FromProcess(Signal::INT, sender))
         );
-        assert_eq!(classify(SIGCHLD, sent, sender), Some(SignalEvent::ChildEnded));
+        assert_eq!(
+            classify(SIGCHLD, sent, sender),
+            Some(SignalEvent::ChildEnded)
+        );
         assert_eq!(classify(signal_hook::consts::SIGWINCH, sent, sender), None);
     }
 }

@@ -43,7 +43,9 @@ impl StatsFile {
             Self::Open(path, mut file) => file
                 .write_all(text.as_bytes())
                 .map_err(|error| refuse(&path, &error)),
-            Self::Renamed(path) => write_renamed(&path, &text).map_err(|error| refuse(&path, &error)),
+            Self::Renamed(path) => {
+                write_renamed(&path, &text).map_err(|error| refuse(&path, &error))
+            }
         }
     }
 }
@@ -62,7 +64,9 @@ fn write_renamed(path: &Path, text: &str) -> std::io::Result<()> {
 
 /// A free name in the same directory, because a rename does not cross file systems.
 fn beside(path: &Path) -> std::io::Result<PathBuf> {
-    let name = path.file_name().ok_or(std::io::ErrorKind::InvalidFilename)?;
+    let name = path
+        .file_name()
+        .ok_or(std::io::ErrorKind::InvalidFilename)?;
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     hidden.push(format!(".{}", machine::random_name()?));

@@ -94,13 +94,18 @@ pub(crate) fn json(report: &RunReport) -> Value {
     object.insert("cache_bytes_limit".into(), report.cache.0.into());
     object.insert("fault_ns".into(), quantiles(&fault_ns));
     object.insert("nodes".into(), report.nodes.iter().map(node).collect());
-    object.insert("processes".into(), report.processes.iter().map(process).collect());
+    object.insert(
+        "processes".into(),
+        report.processes.iter().map(process).collect(),
+    );
     object.into()
 }
 
 fn counter_fields(counters: &AgentCounters) -> Map<String, Value> {
     let entries = counters.entries();
-    entries.map(|(name, count)| (name.to_owned(), count.into())).collect()
+    entries
+        .map(|(name, count)| (name.to_owned(), count.into()))
+        .collect()
 }
 
 fn quantiles(fault_ns: &Histogram) -> Value {
@@ -156,7 +161,10 @@ mod tests {
             exit_status: 3,
             refused: false,
             cache: Bytes::mib(64),
-            processes: vec![agent(10, 1 << 20, &[4_000, 5_000]), agent(11, 1 << 21, &[9_000])],
+            processes: vec![
+                agent(10, 1 << 20, &[4_000, 5_000]),
+                agent(11, 1 << 21, &[9_000]),
+            ],
             nodes: vec![NodeReport {
                 address: "shm:@a".into(),
                 pid: Some(9),
@@ -188,7 +196,11 @@ mod tests {
         assert_eq!(value["exit_status"], 3);
         assert_eq!(value["faults"], 3);
         assert_eq!(value["fault_ns"]["max"], 9_000);
-        assert_eq!(value["cache_bytes_peak"], 1 << 21, "the highest, not the sum");
+        assert_eq!(
+            value["cache_bytes_peak"],
+            1 << 21,
+            "the highest, not the sum"
+        );
         assert_eq!(
             value["nodes"][0],
             json!({"address": "shm:@a", "pid": 9, "lost": true, "pages_lost": 7})
@@ -201,7 +213,10 @@ mod tests {
     fn the_summary_is_three_lines() {
         let text = text(&report());
         assert_eq!(text.lines().count(), 3);
-        assert!(text.contains("2 processes; far pages peak 512 (2 MiB)"), "{text}");
+        assert!(
+            text.contains("2 processes; far pages peak 512 (2 MiB)"),
+            "{text}"
+        );
         assert!(text.contains("cache peak 2 MiB of 64 MiB"), "{text}");
         assert!(text.lines().all(|line| line.starts_with("legato: ")));
     }

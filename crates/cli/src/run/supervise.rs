@@ -105,7 +105,10 @@ impl Supervisor {
         }
         let nodes = self.nodes.list.iter().map(|node| NodeReport {
             address: node.address.to_string(),
-            pid: node.process.as_ref().map(|process| process.pid.as_raw_pid()),
+            pid: node
+                .process
+                .as_ref()
+                .map(|process| process.pid.as_raw_pid()),
             lost: node.lost,
             pages_lost: node.pages_lost,
         });
@@ -173,29 +176,40 @@ impl Supervisor {
 
     /// Ends the wait for background processes.
     fn interrupt(&mut self, signal: Signal, waiting: Waiting) {
-        if !matches!(signal, Signal::INT | Signal::TERM | Signal::QUIT | Signal::HUP) {
+        if !matches!(
+            signal,
+            Signal::INT | Signal::TERM | Signal::QUIT | Signal::HUP
+        ) {
             return;
         }
         // The second time, agents that do not notice the end of their program end as well.
-        self.kill_descendants(|agent| agent.peer(), waiting.interrupted);
+        let spared = match waiting.interrupted {
+            false => self.agents.iter().filter_map(Agent::peer).collect(),
+            true => Vec::new(),
+        };
+        self.kill_descendants(&spared);
+        self.agents.iter().for_each(Agent::kill);
         self.stage = Stage::Waiting(Waiting {
             interrupted: true,
             ..waiting
         });
     }
 
-    /// Kills what runs below this process but the memory nodes and, unless `all`, the processes
-    /// that `spared` names for an agent.
-    fn kill_descendants(&self, spared: impl Fn(&Agent) -> Option<Pid>, all: bool) {
-        let spared: Vec<_> = self.agents.iter().filter_map(spared).collect();
+    /// Kills what an agent may have served that has died: every process that has no agent of its
+    /// own. Which of them it served, only the agent knew.
+    fn kill_orphans(&self) {
+        let programs = self.agents.iter().filter_map(Agent::program_pid);
+        let agents = self.agents.iter().filter_map(Agent::peer);
+        self.kill_descendants(&programs.chain(agents).collect::<Vec<_>>());
+    }
+
+    /// Kills what runs below this process but the memory nodes and the `spared`.
+    fn kill_descendants(&self, spared: &[Pid]) {
         for pid in processes::descendants() {
-            let own = self.nodes.is_node(pid);
-            if !own && (all || !spared.contains(&pid)) {
+            if !self.nodes.is_node(pid) && !spared.contains(&pid) {
+                // ESRCH: it has ended, which was the purpose.
                 let _ = kill_process(pid, Signal::KILL);
             }
-        }
-        for agent in &self.agents {
-            agent.kill();
         }
     }
 
@@ -270,19 +284,25 @@ impl Supervisor {
 
     fn drive_agents(&mut self, now: Instant) {
         let mut agents = std::mem::take(&mut self.agents);
+        let mut orphans = false;
         for agent in &mut agents {
             let mut notices = agent.handle_input(|| self.welcome(), now);
             notices.extend(agent.handle_time(now));
             self.any_attached |= agent.has_attached();
             for notice in notices {
+                orphans |= matches!(notice, Notice::AgentDied) && agent.orphans_children();
                 self.handle_notice(agent, notice);
             }
             if agent.ended() {
                 self.reports.extend(agent.report());
             }
         }
-        agents.retain(|agent| !agent.ended());
         self.agents = agents;
+        if orphans {
+            self.kill_orphans();
+        }
+        // Only now the userfaultfds of the ended ones close.
+        self.agents.retain(|agent| !agent.ended());
     }
 
     fn welcome(&self) -> Welcome {
@@ -321,10 +341,6 @@ impl Supervisor {
                     "the agent of {program} has died: the process was killed, because its far \
                      pages would read as zeros"
                 ));
-                if agent.orphans_children() {
-                    // Which processes the agent served beside its own, only the agent knew.
-                    self.kill_descendants(Agent::program_pid, false);
-                }
             }
         }
     }
@@ -335,7 +351,9 @@ fn exit_status(status: WaitStatus) -> u8 {
         let signal = status.terminating_signal()?;
         Some(EXIT_SIGNAL_BASE.saturating_add(u8::try_from(signal).ok()?))
     };
-    let of_exit = status.exit_status().and_then(|code| u8::try_from(code).ok());
+    let of_exit = status
+        .exit_status()
+        .and_then(|code| u8::try_from(code).ok());
     of_exit.or_else(of_signal).unwrap_or(u8::MAX)
 }
 

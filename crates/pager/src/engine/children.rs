@@ -223,6 +223,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     pub(super) fn remove_in_child(&mut self, space: SpaceId, range: PageRange) {
+        self.forget_stalled(space, range);
         let Some(child) = self.children.get_mut(&space) else { return };
         for (page, content) in child.pages.remove_range(range) {
             if let ChildPage::Far(record) = content {
@@ -234,6 +235,7 @@ impl<K: Kernel> Pager<K> {
 
     pub(super) fn remap_in_child(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
         self.remove_in_child(space, PageRange::new(to, from.count));
+        self.forget_stalled(space, from);
         let Some(child) = self.children.get_mut(&space) else { return };
         for (page, content) in child.pages.remove_range(from) {
             child.pages.insert(PageNumber(to.0 + (page.0 - from.start.0)), content);

@@ -2,7 +2,7 @@
 //! change between the copy and the unmapping.
 
 use super::Pager;
-use crate::entry::{Location, WriteBack};
+use crate::entry::Location;
 use crate::replacement::Queued;
 use crate::{EvictError, FrameIndex, FrameMemory, Kernel};
 use alloc::vec::Vec;
@@ -84,14 +84,12 @@ impl<K: Kernel> Pager<K> {
             unreachable!("invariant: a victim is in the table");
         };
         entry.stamp = self.eviction_clock;
-        if core::mem::take(&mut entry.prefetched) {
-            self.counters.pages_prefetched_unused += 1;
-            self.prefetcher.handle_unused(1);
-        }
+        entry.unseen = false;
+        let prefetched = core::mem::take(&mut entry.prefetched);
         let far = entry.far;
-        let zero = self.kernel.frames().page(frame, is_zero);
-        if zero {
+        if self.kernel.frames().page(frame, is_zero) {
             self.counters.pages_zero_dropped += 1;
+            self.count_unused(prefetched);
             self.table.remove(page);
             self.release_far(far);
             self.frames.release(frame);
@@ -102,17 +100,20 @@ impl<K: Kernel> Pager<K> {
             record.checksum == checksum && self.store.locate(record.slot()).is_some()
         });
         self.own(frame, page);
-        let write_back = if clean {
+        if clean {
             self.counters.pages_clean_dropped += 1;
-            self.done.push_back(frame);
-            self.done_count += 1;
-            WriteBack::Done
+            self.count_unused(prefetched);
+            self.queue_done(page, frame);
         } else {
-            self.write_queue.push_back((frame, checksum));
-            WriteBack::Queued
-        };
-        if let Some(entry) = self.table.entry_mut(page) {
-            entry.location = Location::Victim { frame, write_back };
+            self.queue_write_of(page, frame, checksum);
+        }
+    }
+
+    /// A prefetched page leaves as it came.
+    fn count_unused(&mut self, prefetched: bool) {
+        if prefetched {
+            self.counters.pages_prefetched_unused += 1;
+            self.prefetcher.handle_unused(1);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Fault, Pager, PagerEvent, PagerFabric};
 use crate::entry::{Location, PageEntry, WriteBack};
-use crate::{FrameIndex, FrameMemory, Kernel, SpaceId};
+use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpaceId};
 use legato_base::{PageNumber, Time};
 
 /// A page that the table calls resident may fault once for each thread that raced for it. This
@@ -39,6 +39,7 @@ impl<K: Kernel> Pager<K> {
             return self.serve_untouched(fault);
         };
         match entry.location {
+            Location::Resident if entry.unseen => self.serve_dropped(fault.page),
             Location::Resident => {
                 self.serve_spurious(fault.page);
                 true
@@ -59,10 +60,22 @@ impl<K: Kernel> Pager<K> {
         self.counters.faults_zero_filled += 1;
         self.zero_fill(fault.page, frame, true);
         self.demands.entry(fault.page).or_insert(fault.at);
-        let window = self.prefetcher.handle_fault(fault.page);
+        let window = self.advise(fault.page);
         self.fill_arrived();
         self.prefetch_untouched(fault.page, window);
         true
+    }
+
+    /// How far to prefetch behind a fault; what that fault shows to be used is marked so.
+    fn advise(&mut self, page: PageNumber) -> u32 {
+        let advice = self.prefetcher.handle_fault(page);
+        let (first, count) = advice.used;
+        for step in 0..u64::from(count) {
+            if let Some(entry) = self.table.entry_mut(first.plus(step)) {
+                entry.prefetched = false;
+            }
+        }
+        advice.window
     }
 
     fn prefetch_untouched(&mut self, page: PageNumber, window: u32) {
@@ -81,6 +94,7 @@ impl<K: Kernel> Pager<K> {
             brought += count;
         }
         if window > 0 {
+            self.counters.pages_prefetched += u64::from(brought);
             self.prefetcher.shorten(page, window, brought);
             self.prefetcher.handle_brought(brought);
             self.fill_arrived();
@@ -92,7 +106,7 @@ impl<K: Kernel> Pager<K> {
         let location = Location::Arrived { frame, demanded };
         self.table.insert(
             page,
-            PageEntry { location, far: None, prefetched: !demanded, stamp: 0 },
+            PageEntry { location, far: None, prefetched: !demanded, unseen: true, stamp: 0 },
         );
         self.own(frame, page);
         self.arrived.push(frame);
@@ -135,7 +149,7 @@ impl<K: Kernel> Pager<K> {
             return self.serve_lost(fault.page);
         }
         self.demands.entry(fault.page).or_insert(fault.at);
-        let window = self.prefetcher.handle_fault(fault.page);
+        let window = self.advise(fault.page);
         // The demanded page goes in before the first prefetch is posted.
         self.turn_fabric(net);
         self.fill_arrived();
@@ -153,6 +167,23 @@ impl<K: Kernel> Pager<K> {
                     *demanded = true;
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// `madvise` drops its range only after its event was read, so it can take away what entered
+    /// in between. The page has had no other content than what was dropped: it is zeros again. If
+    /// it is still there the fault was only late.
+    fn serve_dropped(&mut self, page: PageNumber) -> bool {
+        match self.kernel.zero_in(SpaceId::OWN, page) {
+            Ok(()) => {
+                self.resident += 1;
+                true
+            }
+            Err(FillError::Again | FillError::NoMemory) => false,
+            Err(_) => {
+                self.kernel.wake(SpaceId::OWN, page);
+                true
             }
         }
     }

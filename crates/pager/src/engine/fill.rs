@@ -3,9 +3,10 @@
 use super::{Pager, PagerEvent};
 use crate::entry::Location;
 use crate::replacement::Queued;
-use crate::{FillError, FrameIndex, Kernel, SpaceId};
+use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpaceId};
 use alloc::vec::Vec;
 use legato_base::PageNumber;
+use legato_base::checksum::is_zero;
 
 /// A page that waits to enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +80,16 @@ impl<K: Kernel> Pager<K> {
             FillError::Present => {
                 self.release_frame(failed.frame);
                 self.entered(failed.page);
+                self.kernel.wake(SpaceId::OWN, failed.page);
+            }
+            // A fault that was read before its mapping went, of a thread that no longer waits.
+            FillError::Gone | FillError::SpaceGone
+                if self.kernel.frames().page(failed.frame, is_zero) =>
+            {
+                let entry = self.table.remove(failed.page);
+                self.release_far(entry.and_then(|entry| entry.far));
+                self.demands.remove(&failed.page);
+                self.release_frame(failed.frame);
                 self.kernel.wake(SpaceId::OWN, failed.page);
             }
             // Unmapping is announced before it is done, and until the announcement is read every

@@ -3,14 +3,14 @@
 
 use super::{Pager, PagerEvent};
 use crate::entry::{Location, WriteBack};
-use crate::{FillError, FrameMemory, Kernel, NodeIndex, SpaceId};
-use legato_base::{PageChecksum, PageNumber};
+use crate::{FillError, Kernel, NodeIndex, SpaceId};
+use legato_base::PageNumber;
 
 impl<K: Kernel> Pager<K> {
     pub(super) fn handle_node_lost(&mut self, node: NodeIndex) {
         let mut lost = 0;
         let mut rewrite = alloc::vec::Vec::new();
-        for (_, entry) in self.table.iter_mut() {
+        for (page, entry) in self.table.iter_mut() {
             let gone = entry
                 .far
                 .is_some_and(|record| self.store.extents.locate(record.slot()).is_none());
@@ -25,9 +25,7 @@ impl<K: Kernel> Pager<K> {
                 }
                 // The content is here: it goes to another node.
                 Location::Victim { frame, write_back: WriteBack::Done } => {
-                    let write_back = WriteBack::Queued;
-                    entry.location = Location::Victim { frame, write_back };
-                    rewrite.push(frame);
+                    rewrite.push((page, frame));
                 }
                 // Resident and arrived pages count as never written; operations in flight have
                 // failed or will, and decide then.
@@ -38,10 +36,9 @@ impl<K: Kernel> Pager<K> {
                 | Location::Lost => {}
             }
         }
-        for frame in rewrite {
+        for (page, frame) in rewrite {
             self.done_count -= 1;
-            let checksum = self.kernel.frames().page(frame, PageChecksum::of);
-            self.write_queue.push_back((frame, checksum));
+            self.queue_write(page, frame);
         }
         lost += self.lose_pages_of_children();
         self.counters.pages_lost += lost;

@@ -34,13 +34,13 @@ impl<K: Kernel> Pager<K> {
 
     /// Frees the frame of the oldest victim whose far copy is good.
     fn reclaim_victim(&mut self) -> bool {
-        while let Some(frame) = self.done.pop_front() {
-            let Some(page) = self.victim_in(frame, WriteBack::Done) else { continue };
+        while let Some(victim) = self.done.pop_front() {
+            let Some(page) = self.victim_queued(victim, WriteBack::Done) else { continue };
             self.done_count -= 1;
             if let Some(entry) = self.table.entry_mut(page) {
                 entry.location = Location::Far;
             }
-            self.release_frame(frame);
+            self.release_frame(victim.frame);
             return true;
         }
         false
@@ -159,7 +159,8 @@ impl<K: Kernel> Pager<K> {
         }
         let stamp = self.next_stamp();
         let location = Location::Resident;
-        self.table.insert(page, PageEntry { location, far: None, prefetched: false, stamp });
+        let entry = PageEntry { location, far: None, prefetched: false, unseen: true, stamp };
+        self.table.insert(page, entry);
         self.replacement.inserted(Queued { page, stamp });
     }
 

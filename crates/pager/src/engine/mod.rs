@@ -91,6 +91,14 @@ pub enum PagerEvent {
     Inconsistent { page: PageNumber },
 }
 
+/// A place in a queue of victims. The page may go back to the program and another one, or the
+/// same with other content, come to the frame: then the stamp differs and the place is void.
+#[derive(Clone, Copy, Debug)]
+struct Victim {
+    frame: FrameIndex,
+    stamp: u32,
+}
+
 /// The pager of one program.
 #[derive(Debug)]
 pub struct Pager<K: Kernel> {
@@ -108,9 +116,9 @@ pub struct Pager<K: Kernel> {
     operations: BTreeMap<OperationId, Operation>,
     writes_in_flight: u32,
     /// Victims whose write-back was not posted yet, with their checksums.
-    write_queue: VecDeque<(FrameIndex, PageChecksum)>,
+    write_queue: VecDeque<(Victim, PageChecksum)>,
     /// Victims whose far copy is good, oldest first.
-    done: VecDeque<FrameIndex>,
+    done: VecDeque<Victim>,
     /// Valid entries in `done`.
     done_count: u64,
     /// Frames whose page waits to enter the program.
@@ -208,6 +216,11 @@ impl<K: Kernel> Pager<K> {
         self.children.len()
     }
 
+    /// Frames that hold or await a page.
+    pub fn frames_used(&self) -> u32 {
+        self.owners.len() as u32 - self.frames.free() - self.frames.empty()
+    }
+
     /// Does everything that can be done now: fabric, fills, faults that waited, eviction,
     /// write-back. Returns when to come back at the latest.
     pub fn turn(&mut self, net: &mut PagerFabric<'_>) -> Time {
@@ -297,6 +310,12 @@ impl<K: Kernel> Pager<K> {
     fn next_stamp(&mut self) -> u32 {
         self.last_stamp = self.last_stamp.wrapping_add(1);
         self.last_stamp
+    }
+
+    /// The page that a place in a queue stands for, if it still does.
+    fn victim_queued(&self, victim: Victim, state: WriteBack) -> Option<PageNumber> {
+        let page = self.victim_in(victim.frame, state)?;
+        (self.table.entry(page)?.stamp == victim.stamp).then_some(page)
     }
 
     /// The page whose write-back state in `frame` is `state`, if the frame is still its victim.

@@ -21,11 +21,25 @@ impl<K: Kernel> Pager<K> {
 
     /// The range's content is no longer wanted, wherever it is.
     fn remove(&mut self, range: PageRange) {
+        self.forget_stalled(SpaceId::OWN, range);
         for (page, entry) in self.table.remove_range(range) {
             self.abandon(entry);
             self.demands.remove(&page);
             self.kernel.wake(SpaceId::OWN, page);
         }
+    }
+
+    /// Faults that waited for what the range was are void: the mapping may be gone. Whoever still
+    /// waits faults again.
+    pub(super) fn forget_stalled(&mut self, space: SpaceId, range: PageRange) {
+        let kernel = &mut self.kernel;
+        self.stalled.retain(|fault| {
+            let void = fault.space == space && range.contains(fault.page);
+            if void {
+                kernel.wake(space, fault.page);
+            }
+            !void
+        });
     }
 
     /// Gives up everything that an entry held.
@@ -49,6 +63,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Pages keep their content and get new addresses.
     fn remap(&mut self, from: PageRange, to: PageNumber) {
+        self.forget_stalled(SpaceId::OWN, from);
         let moved = self.table.remove_range(from);
         self.remove(PageRange::new(to, from.count));
         for (page, mut entry) in moved {

@@ -2,7 +2,7 @@
 //! acknowledged there.
 
 use super::operation::OperationKind;
-use super::{Pager, PagerFabric};
+use super::{Pager, PagerFabric, Victim};
 use crate::entry::{FarRecord, Location, SlotRef, WriteBack};
 use crate::far::{EXTENT_SLOTS, NODE_DEADLINE};
 use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel};
@@ -17,12 +17,12 @@ impl<K: Kernel> Pager<K> {
     /// Posts queued write-backs while the window and the slots last.
     pub(super) fn post_write_backs(&mut self, net: &mut PagerFabric<'_>) {
         while self.writes_in_flight < WRITES_IN_FLIGHT_MAX {
-            let Some(&(frame, checksum)) = self.write_queue.front() else { break };
-            let Some(page) = self.victim_in(frame, WriteBack::Queued) else {
+            let Some(&(victim, checksum)) = self.write_queue.front() else { break };
+            let Some(page) = self.victim_queued(victim, WriteBack::Queued) else {
                 self.write_queue.pop_front();
                 continue;
             };
-            if !self.post_write_back(page, frame, checksum, net) {
+            if !self.post_write_back(page, victim.frame, checksum, net) {
                 break;
             }
             self.write_queue.pop_front();
@@ -96,17 +96,11 @@ impl<K: Kernel> Pager<K> {
             self.counters.pages_written += 1;
         }
         match self.victim_in(frame, WriteBack::InFlight) {
-            Some(page) if success => {
-                self.set_write_back(page, frame, WriteBack::Done);
-                self.done.push_back(frame);
-                self.done_count += 1;
-            }
+            Some(page) if success => self.queue_done(page, frame),
             Some(page) => {
                 // What the slot holds now is unknown. The content is still here: write it again.
                 self.forget_copy(page, version);
-                self.set_write_back(page, frame, WriteBack::Queued);
-                let checksum = self.kernel.frames().page(frame, PageChecksum::of);
-                self.write_queue.push_back((frame, checksum));
+                self.queue_write(page, frame);
             }
             None => {
                 // The page went back to the program, or is gone: the frame was the fabric's only.
@@ -118,18 +112,65 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    fn set_write_back(&mut self, page: PageNumber, frame: FrameIndex, write_back: WriteBack) {
-        if let Some(entry) = self.table.entry_mut(page) {
-            entry.location = Location::Victim { frame, write_back };
+    /// The victim's far copy is good.
+    pub(super) fn queue_done(&mut self, page: PageNumber, frame: FrameIndex) {
+        let Some(stamp) = self.set_write_back(page, frame, WriteBack::Done) else { return };
+        // Places become void when their pages go back; without new frames nothing else drops them.
+        if self.done.len() >= 2 * self.owners.len() {
+            let mut done = core::mem::take(&mut self.done);
+            done.retain(|&victim| self.victim_queued(victim, WriteBack::Done).is_some());
+            self.done = done;
         }
+        self.done.push_back(Victim { frame, stamp });
+        self.done_count += 1;
+    }
+
+    /// The victim's content must be written.
+    pub(super) fn queue_write(&mut self, page: PageNumber, frame: FrameIndex) {
+        let checksum = self.kernel.frames().page(frame, PageChecksum::of);
+        self.queue_write_of(page, frame, checksum);
+    }
+
+    pub(super) fn queue_write_of(
+        &mut self,
+        page: PageNumber,
+        frame: FrameIndex,
+        checksum: PageChecksum,
+    ) {
+        if let Some(stamp) = self.set_write_back(page, frame, WriteBack::Queued) {
+            self.write_queue.push_back((Victim { frame, stamp }, checksum));
+        }
+    }
+
+    /// Returns the victim's stamp.
+    fn set_write_back(
+        &mut self,
+        page: PageNumber,
+        frame: FrameIndex,
+        write_back: WriteBack,
+    ) -> Option<u32> {
+        let entry = self.table.entry_mut(page)?;
+        entry.location = Location::Victim { frame, write_back };
+        Some(entry.stamp)
     }
 
     /// The page's far copy, if it is still this version, is not to be trusted.
     fn forget_copy(&mut self, page: PageNumber, version: u64) {
         let Some(entry) = self.table.entry_mut(page) else { return };
-        if entry.far.is_some_and(|record| record.version == version) {
-            let far = entry.far.take();
-            self.release_far(far);
+        if entry.far.is_none_or(|record| record.version != version) {
+            return;
+        }
+        let far = entry.far.take();
+        let location = entry.location;
+        self.release_far(far);
+        match location {
+            // Moved out again, unchanged, before the write had failed.
+            Location::Victim { frame, write_back: WriteBack::Done } => {
+                self.done_count -= 1;
+                self.queue_write(page, frame);
+            }
+            Location::Far => self.lose_page(page),
+            _ => {}
         }
     }
 

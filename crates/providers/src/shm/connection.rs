@@ -104,6 +104,11 @@ impl Connection {
         1 + self.segments.len()
     }
 
+    /// A peer's segment, if it is mapped.
+    pub(super) fn segment(&self, key: u32) -> Option<&Mapping> {
+        self.segments.get(&key).map(|segment| &segment.mapping)
+    }
+
     pub(super) fn is_asking(&self) -> bool {
         self.asked_for.is_some()
     }

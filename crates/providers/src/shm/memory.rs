@@ -3,6 +3,7 @@
 //! Shared bytes change under our feet, so no Rust reference to them is ever made except to
 //! atomics: everything else is copied through raw pointers.
 
+use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use legato_verbs::VerbsError;
@@ -22,11 +23,22 @@ pub(super) fn system(call: &'static str) -> impl FnOnce(Errno) -> VerbsError {
     }
 }
 
-/// A mapping of this process, unmapped on drop.
+/// Memory of this process that peers or requests name, given back on drop.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
     length: usize,
+    origin: Origin,
+}
+
+/// Where the memory is from, and so how it is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// A segment, by `mmap`.
+    Segment,
+    /// The global allocator. Private memory is from there and never from `mmap`: inside a program
+    /// the pager tells its agent's memory from the program's by where the allocator's is.
+    Heap,
 }
 
 // SAFETY: the mapping belongs to the process, not to the thread that made it, and the bytes are
@@ -71,16 +83,12 @@ impl Mapping {
 
     /// Zero bytes of this process alone.
     pub(super) fn private(length: usize) -> Result<Self, VerbsError> {
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let base = unsafe {
-            mm::mmap_anonymous(
-                core::ptr::null_mut(),
-                length,
-                Protection::ReadWrite.flags(),
-                MapFlags::PRIVATE,
-            )
-        };
-        Self::adopt(base.map_err(system("mmap"))?, length)
+        let refused = VerbsError::System { call: "alloc", errno: Errno::NOMEM.raw_os_error() };
+        let layout = private_layout(length).ok_or(refused)?;
+        // SAFETY: the layout has a size, because `private_layout` refuses zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).ok_or(refused)?;
+        Ok(Self { base, length, origin: Origin::Heap })
     }
 
     fn adopt(base: *mut c_void, length: usize) -> Result<Self, VerbsError> {
@@ -88,7 +96,7 @@ impl Mapping {
             call: "mmap",
             errno: Errno::NOMEM.raw_os_error(),
         })?;
-        let mapping = Self { base, length };
+        let mapping = Self { base, length, origin: Origin::Segment };
         // A child that the program forks must not keep a peer's segment alive, nor share ours.
         // SAFETY: the range is the mapping just made, and no child of ours wants it.
         unsafe { mm::madvise(base.as_ptr().cast(), length, Advice::LinuxDontFork) }
@@ -113,10 +121,22 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by us, and nobody keeps a pointer into it longer than the
-        // mapping. A failure would leave it mapped, which is safe.
-        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.length) };
+        match (self.origin, private_layout(self.length)) {
+            // SAFETY: allocated by us with this very layout; nobody keeps a pointer longer.
+            (Origin::Heap, Some(layout)) => unsafe { dealloc(self.base.as_ptr(), layout) },
+            (Origin::Heap, None) => {}
+            // SAFETY: the range was mapped by us, and nobody keeps a pointer into it longer than
+            // the mapping. A failure would leave it mapped, which is safe.
+            (Origin::Segment, _) => {
+                let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.length) };
+            }
+        }
     }
+}
+
+/// Page-aligned, because that is what a NIC would ask for. None for no bytes or too many.
+fn private_layout(length: usize) -> Option<Layout> {
+    Layout::from_size_align(length, legato_base::PAGE_SIZE).ok().filter(|_| length > 0)
 }
 
 /// Copies between memory that other processes may write at the same time.

@@ -6,8 +6,8 @@ use crate::machine::random_name;
 use legato_base::wire::control::{AgentMessage, WELCOME_SIZE};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    Shutdown, SocketFlags, SocketType, connect, recv, sendmsg, shutdown, socket_with,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
+    SocketAddrUnix, SocketFlags, SocketType, connect, recv, sendmsg, shutdown, socket_with,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::fs::File;
@@ -62,14 +62,23 @@ impl Scene {
     fn send(&self, body: AgentMessageBody, descriptors: &[&OwnedFd]) {
         let pid = self.program.id();
         let bytes = AgentMessage { pid, body }.to_bytes();
-        let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+        let borrowed: Vec<_> = descriptors
+            .iter()
+            .map(|descriptor| descriptor.as_fd())
+            .collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !borrowed.is_empty() {
             assert!(ancillary.push(SendAncillaryMessage::ScmRights(&borrowed)));
         }
         let parts = [IoSlice::new(&bytes)];
-        sendmsg(&self.agent_side, &parts, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+        sendmsg(
+            &self.agent_side,
+            &parts,
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        )
+        .unwrap();
     }
 
     fn drive(&mut self) -> Vec<Notice> {
@@ -90,7 +99,9 @@ impl Scene {
         page.counters.faults = faults;
         let mut bytes = vec![0; STATS_SIZE];
         page.write_to(&mut bytes);
-        File::from(stats_file.try_clone().unwrap()).write_all(&bytes).unwrap();
+        File::from(stats_file.try_clone().unwrap())
+            .write_all(&bytes)
+            .unwrap();
         self.send(AgentMessageBody::Ready, &[&userfaultfd, &stats_file]);
         assert!(self.drive().is_empty());
         assert!(self.agent.has_attached());
@@ -125,7 +136,10 @@ fn an_agent_that_says_goodbye_leaves_its_counters() {
     assert!(scene.agent.ended());
     let report = scene.agent.report().unwrap();
     assert_eq!(report.stats.counters.faults, 7);
-    assert_eq!((report.command.as_str(), report.pid), ("cat", scene.program.id() as i32));
+    assert_eq!(
+        (report.command.as_str(), report.pid),
+        ("cat", scene.program.id() as i32)
+    );
     scene.end_program();
 }
 
@@ -134,12 +148,24 @@ fn a_program_whose_agent_dies_is_killed() {
     let mut scene = scene();
     let held_end = scene.attach(1);
     assert!(scene.hang_up().is_empty());
-    let deadline = scene.agent.deadline().expect("the program's own end is awaited first");
-    assert!(scene.agent.handle_time(deadline - AGENT_DEATH_GRACE).is_none());
+    let deadline = scene
+        .agent
+        .deadline()
+        .expect("the program's own end is awaited first");
+    assert!(
+        scene
+            .agent
+            .handle_time(deadline - AGENT_DEATH_GRACE)
+            .is_none()
+    );
     assert!(!is_released(&held_end));
     let notice = scene.agent.handle_time(deadline);
     assert!(matches!(notice, Some(Notice::AgentDied)), "{notice:?}");
-    assert_eq!(scene.agent.deadline(), None, "nothing is left to do but to wait");
+    assert_eq!(
+        scene.agent.deadline(),
+        None,
+        "nothing is left to do but to wait"
+    );
     assert_eq!(scene.program.wait().unwrap().signal(), Some(9));
     assert!(scene.agent.handle_time(deadline).is_none());
     assert!(scene.agent.ended());
@@ -180,7 +206,14 @@ fn news_of_an_agent_become_notices() {
     let mut scene = scene();
     scene.attach(0);
     let text = String::new();
-    scene.send(AgentMessageBody::NodeLost { node: 1, pages: 9, text }, &[]);
+    scene.send(
+        AgentMessageBody::NodeLost {
+            node: 1,
+            pages: 9,
+            text,
+        },
+        &[],
+    );
     let notices = scene.drive();
     assert!(
         matches!(notices[..], [Notice::NodeLost { node: 1, pages: 9 }]),
@@ -199,7 +232,10 @@ fn what_is_no_message_ends_the_connection() {
     let mut scene = scene();
     rustix::net::send(&scene.agent_side, b"hello", SendFlags::NOSIGNAL).unwrap();
     let notices = scene.drive();
-    assert!(matches!(notices[..], [Notice::Incompatible { .. }]), "{notices:?}");
+    assert!(
+        matches!(notices[..], [Notice::Incompatible { .. }]),
+        "{notices:?}"
+    );
     assert!(scene.agent.handle_time(Instant::now()).is_none());
     assert!(scene.agent.ended());
     scene.end_program();

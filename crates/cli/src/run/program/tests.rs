@@ -15,7 +15,11 @@ fn elf64(machine: u16, segment: u32) -> Vec<u8> {
     bytes.extend([0u64, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
     bytes.extend(0u32.to_le_bytes());
     // e_ehsize, e_phentsize, e_phnum, e_shentsize, e_shnum, e_shstrndx
-    bytes.extend([64u16, 56, 1, 64, 0, 0].iter().flat_map(|half| half.to_le_bytes()));
+    bytes.extend(
+        [64u16, 56, 1, 64, 0, 0]
+            .iter()
+            .flat_map(|half| half.to_le_bytes()),
+    );
     bytes.extend(segment.to_le_bytes());
     bytes.resize(64 + 56, 0);
     bytes
@@ -57,10 +61,16 @@ fn kinds_of_executables_are_told_apart() {
     assert!(matches!(static_program, Err(ProgramError::Static(_))));
     let foreign = find_kind(&elf64(EM_AARCH64, PT_INTERP));
     assert!(matches!(foreign, Err(ProgramError::ForeignMachine(_))));
-    assert!(matches!(find_kind(&elf32()), Err(ProgramError::ThirtyTwoBit(_))));
+    assert!(matches!(
+        find_kind(&elf32()),
+        Err(ProgramError::ThirtyTwoBit(_))
+    ));
     let text = find_kind(b"echo hello\n");
     assert!(matches!(text, Err(ProgramError::UnknownFormat(_))));
-    assert!(matches!(find_kind(b""), Err(ProgramError::UnknownFormat(_))));
+    assert!(matches!(
+        find_kind(b""),
+        Err(ProgramError::UnknownFormat(_))
+    ));
 }
 
 #[test]
@@ -82,12 +92,21 @@ fn scripts_are_judged_by_their_interpreter() {
 #[test]
 fn missing_and_forbidden_programs_have_the_shells_exit_codes() {
     let directory = TempDir::new().unwrap();
-    assert_eq!(exit_code(find(OsStr::new("no-such-program-anywhere"))), EXIT_NOT_FOUND);
-    assert_eq!(exit_code(find(OsStr::new("/no/such/program"))), EXIT_NOT_FOUND);
+    assert_eq!(
+        exit_code(find(OsStr::new("no-such-program-anywhere"))),
+        EXIT_NOT_FOUND
+    );
+    assert_eq!(
+        exit_code(find(OsStr::new("/no/such/program"))),
+        EXIT_NOT_FOUND
+    );
     assert_eq!(exit_code(find(OsStr::new(""))), EXIT_NOT_FOUND);
     let plain = program(&directory, "plain", b"#!/bin/sh\n", 0o644);
     assert_eq!(exit_code(find(plain.as_os_str())), EXIT_NOT_EXECUTABLE);
-    assert_eq!(exit_code(find(directory.path().as_os_str())), EXIT_NOT_EXECUTABLE);
+    assert_eq!(
+        exit_code(find(directory.path().as_os_str())),
+        EXIT_NOT_EXECUTABLE
+    );
     let found = resolve(OsStr::new("plain"), directory.path().as_os_str());
     assert_eq!(exit_code(found), EXIT_NOT_EXECUTABLE);
 }
@@ -105,6 +124,9 @@ fn a_later_executable_match_wins_over_an_earlier_forbidden_one() {
 fn programs_that_gain_rights_are_refused() {
     let directory = TempDir::new().unwrap();
     let path = program(&directory, "setuid", &elf64(EM_X86_64, PT_INTERP), 0o4755);
-    assert!(matches!(find(path.as_os_str()), Err(ProgramError::Privileged(_))));
+    assert!(matches!(
+        find(path.as_os_str()),
+        Err(ProgramError::Privileged(_))
+    ));
     assert_eq!(exit_code(find(path.as_os_str())), EXIT_REFUSED);
 }

@@ -1,0 +1,97 @@
+//! The deterministic world: a simulated program whose memory is served by the real pager policy,
+//! fabric and memory nodes, in virtual time, with every page checked against a model.
+//!
+//! What is modelled of Linux: missing-page faults, MOVE and its refusals while an event of the
+//! address space is unread, content that `madvise` drops a moment after its event was read, zero
+//! fill of what the pager is not in charge of, fork, mremap, pinned and poisoned pages. What is
+//! not: memory that a parent and a forked child share until one writes (each has its own copy at
+//! once), and time that locks cost.
+
+mod config;
+mod content;
+mod defect;
+mod failure;
+mod frames;
+mod kernel;
+mod node;
+mod program;
+mod report;
+mod script;
+mod space;
+mod state;
+mod workload;
+
+pub use config::WorldConfig;
+pub use defect::Defect;
+pub use failure::{Failure, FailureKind};
+pub use frames::SimFrames;
+pub use kernel::SimKernel;
+pub use program::{Operation, Outcome};
+pub use report::Report;
+pub use state::World;
+
+use legato_base::Random;
+use legato_pager::SpaceId;
+use program::State;
+use workload::Workload;
+
+/// Runs the world of a seed: a random program, then an orderly end in which everything must
+/// finish and nothing may be left over.
+///
+/// # Errors
+/// The first check that fails.
+pub fn run(config: WorldConfig) -> Result<Report, Failure> {
+    let config = config.drawn();
+    let mut world = World::new(config)?;
+    // A stream of its own: what the program does then does not depend on how it was served.
+    let mut workload = Workload::new(Random::from_seed(!config.seed), config.memory_pages);
+    let mut left = config.steps;
+    while left > 0 {
+        left -= give_work(&mut world, &mut workload, left);
+        if left < config.steps / 2
+            && let Some(node) = config.kill_node
+            && world.nodes[node].alive
+        {
+            world.kill_node(node);
+        }
+        world.advance()?;
+    }
+    end_threads(&mut world)?;
+    (0..config.threads).for_each(|thread| workload.ended(thread));
+    while let Some(range) = workload.take_mapping() {
+        world.perform(0, Operation::Unmap(range))?;
+    }
+    world.finish()
+}
+
+/// Gives every idle thread its next operation. Returns how many that were.
+fn give_work(world: &mut World, workload: &mut Workload, left: u64) -> u64 {
+    let mut given = 0;
+    let mut first = 0;
+    while let Some(thread) = world.idle_thread(first).filter(|_| given < left) {
+        first = thread + 1;
+        if let Some(Outcome::Child(child)) = world.take_outcome(thread) {
+            workload.forked(child, world.pager().kernel().mappings(child));
+        }
+        workload.ended(thread);
+        let states = world.thread_states();
+        let operation = workload.next(thread, states[thread].0, &states);
+        world.begin(thread, operation);
+        given += 1;
+    }
+    given
+}
+
+/// Lets every thread finish what it does, and every forked child end.
+fn end_threads(world: &mut World) -> Result<(), Failure> {
+    let settled = |&(_, state): &(SpaceId, State)| matches!(state, State::Idle | State::Ended);
+    loop {
+        world.run_until(|world| world.thread_states().iter().all(settled))?;
+        let states = world.thread_states();
+        let child = states.iter().position(|&(space, state)| {
+            space != SpaceId::OWN && state == State::Idle
+        });
+        let Some(child) = child else { return Ok(()) };
+        world.begin(child, Operation::Exit);
+    }
+}

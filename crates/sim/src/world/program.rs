@@ -1,0 +1,263 @@
+//! The simulated program: threads that touch pages and change their address space, and the model
+//! of what they must find.
+
+use super::content::{page_of, value_of};
+use super::failure::FailureKind;
+use super::kernel::SimKernel;
+use super::space::Access;
+use legato_base::{PageNumber, Time};
+use legato_pager::{PageRange, SpaceId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One thing that a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Read(PageNumber),
+    /// Fills the page with a value's pattern; zero makes it all zeros.
+    Write(PageNumber, u64),
+    /// `mmap` of fresh anonymous memory.
+    Map(PageRange),
+    Unmap(PageRange),
+    /// `madvise(MADV_DONTNEED)`.
+    DontNeed(PageRange),
+    /// `mremap` to another address, with so many new pages behind.
+    Remap { from: PageRange, to: PageNumber, grow: u64 },
+    Fork,
+    /// A device holds the page.
+    Pin(PageNumber),
+    Unpin(PageNumber),
+    /// The process ends; only in a forked child.
+    Exit,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    Value(u64),
+    BusError,
+    Child(SpaceId),
+}
+
+/// What a thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Idle,
+    Running { operation: Operation, since: Time },
+    /// Until the page is there.
+    Faulted { operation: Operation, page: u64, since: Time },
+    /// Until the pager has read the event.
+    Announced { operation: Operation, event: u64, outcome: Outcome, since: Time },
+    Ended,
+}
+
+/// What a step of a thread did.
+#[derive(Debug)]
+pub(super) enum Step {
+    Finished(Outcome),
+    Waits(State),
+}
+
+/// A range whose content `madvise` is about to drop, and what was written there meanwhile.
+#[derive(Debug)]
+struct Removal {
+    space: SpaceId,
+    range: PageRange,
+    written: BTreeSet<u64>,
+}
+
+/// What every page of every space may hold: one value, or one of two while a removal that was
+/// announced has not happened yet. Pages that are not here hold zeros.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    spaces: BTreeMap<SpaceId, BTreeMap<u64, Vec<u64>>>,
+    removals: Vec<Removal>,
+}
+
+impl Model {
+    fn pages(&mut self, space: SpaceId) -> &mut BTreeMap<u64, Vec<u64>> {
+        self.spaces.entry(space).or_default()
+    }
+
+    pub(super) fn read(
+        &mut self,
+        space: SpaceId,
+        page: u64,
+        found: Option<u64>,
+    ) -> Result<u64, FailureKind> {
+        let allowed = self.pages(space).get(&page).cloned().unwrap_or_else(|| vec![0]);
+        match found.filter(|value| allowed.contains(value)) {
+            Some(value) => {
+                self.pages(space).insert(page, vec![value]);
+                Ok(value)
+            }
+            None => Err(FailureKind::WrongData { space, page: PageNumber(page), found, allowed }),
+        }
+    }
+
+    fn write(&mut self, space: SpaceId, page: u64, value: u64) {
+        self.pages(space).insert(page, vec![value]);
+        for removal in &mut self.removals {
+            if removal.space == space && removal.range.contains(PageNumber(page)) {
+                removal.written.insert(page);
+            }
+        }
+    }
+
+    fn begin_removal(&mut self, space: SpaceId, range: PageRange) {
+        for page in range.start.0..range.end().0 {
+            if let Some(allowed) = self.pages(space).get_mut(&page)
+                && !allowed.contains(&0)
+            {
+                allowed.push(0);
+            }
+        }
+        self.removals.push(Removal { space, range, written: BTreeSet::new() });
+    }
+
+    fn end_removal(&mut self, space: SpaceId, range: PageRange) {
+        let place = self.removals.iter().position(|r| r.space == space && r.range == range);
+        let Some(removal) = place.map(|place| self.removals.remove(place)) else { return };
+        for page in range.start.0..range.end().0 {
+            // What was written in the meantime may have been moved out before the drop.
+            if removal.written.contains(&page)
+                && let Some(allowed) = self.pages(space).get_mut(&page)
+            {
+                allowed.push(0);
+            } else {
+                self.pages(space).remove(&page);
+            }
+        }
+    }
+
+    fn forget(&mut self, space: SpaceId, range: PageRange) {
+        for page in range.start.0..range.end().0 {
+            self.pages(space).remove(&page);
+        }
+    }
+
+    fn remap(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
+        for step in 0..from.count {
+            if let Some(allowed) = self.pages(space).remove(&(from.start.0 + step)) {
+                self.pages(space).insert(to.0 + step, allowed);
+            }
+        }
+    }
+
+    fn fork(&mut self, parent: SpaceId, child: SpaceId) {
+        let copy = self.pages(parent).clone();
+        self.spaces.insert(child, copy);
+    }
+}
+
+/// Runs `operation` for a thread of `space` as far as it goes.
+pub(super) fn step(
+    kernel: &mut SimKernel,
+    model: &mut Model,
+    space: SpaceId,
+    state: State,
+) -> Result<Step, FailureKind> {
+    match state {
+        State::Running { operation, since } => start(kernel, model, space, operation, since),
+        // The event was read: now `madvise` does what it announced; the others have done it.
+        State::Announced { operation: Operation::DontNeed(range), outcome, .. } => {
+            kernel.space_mut(space).zap(range);
+            model.end_removal(space, range);
+            Ok(Step::Finished(outcome))
+        }
+        State::Announced { outcome, .. } => Ok(Step::Finished(outcome)),
+        _ => Ok(Step::Finished(Outcome::Done)),
+    }
+}
+
+fn start(
+    kernel: &mut SimKernel,
+    model: &mut Model,
+    space: SpaceId,
+    operation: Operation,
+    since: Time,
+) -> Result<Step, FailureKind> {
+    let announced = |event: Option<u64>, outcome: Outcome| match event {
+        Some(event) => Step::Waits(State::Announced { operation, event, outcome, since }),
+        None => Step::Finished(outcome),
+    };
+    Ok(match operation {
+        Operation::Read(PageNumber(page)) | Operation::Write(PageNumber(page), _) => {
+            match kernel.touch(space, page) {
+                Access::Fault => Step::Waits(State::Faulted { operation, page, since }),
+                Access::BusError => Step::Finished(Outcome::BusError),
+                Access::SegmentationFault => {
+                    return Err(FailureKind::NotMapped { page: PageNumber(page) });
+                }
+                Access::Page => Step::Finished(access(kernel, model, space, page, operation)?),
+            }
+        }
+        Operation::Map(range) => {
+            kernel.space_mut(space).map(range);
+            Step::Finished(Outcome::Done)
+        }
+        Operation::Unmap(range) => {
+            model.forget(space, range);
+            announced(kernel.unmap(space, range), Outcome::Done)
+        }
+        Operation::DontNeed(range) => {
+            model.begin_removal(space, range);
+            match kernel.announce_removal(space, range) {
+                Some(event) => {
+                    let outcome = Outcome::Done;
+                    Step::Waits(State::Announced { operation, event, outcome, since })
+                }
+                None => {
+                    kernel.space_mut(space).zap(range);
+                    model.end_removal(space, range);
+                    Step::Finished(Outcome::Done)
+                }
+            }
+        }
+        Operation::Remap { from, to, grow } => {
+            model.remap(space, from, to);
+            announced(kernel.remap(space, from, to, grow), Outcome::Done)
+        }
+        Operation::Fork => {
+            let (child, event) = kernel.fork(space);
+            model.fork(space, child);
+            announced(event, Outcome::Child(child))
+        }
+        Operation::Pin(page) => {
+            let place = kernel.space_mut(space);
+            if place.present.contains_key(&page.0) {
+                place.pinned.insert(page.0);
+            }
+            Step::Finished(Outcome::Done)
+        }
+        Operation::Unpin(page) => {
+            kernel.space_mut(space).pinned.remove(&page.0);
+            Step::Finished(Outcome::Done)
+        }
+        Operation::Exit => {
+            kernel.end(space);
+            model.spaces.remove(&space);
+            Step::Waits(State::Ended)
+        }
+    })
+}
+
+/// The page is there: reads or writes it.
+fn access(
+    kernel: &mut SimKernel,
+    model: &mut Model,
+    space: SpaceId,
+    page: u64,
+    operation: Operation,
+) -> Result<Outcome, FailureKind> {
+    let place = kernel.space_mut(space);
+    let content = place.present.get_mut(&page).expect("the page was touched just now");
+    // Writes look too: a page that comes back wrong is wrong whoever overwrites it.
+    let value = model.read(space, page, value_of(content))?;
+    if let Operation::Write(_, new) = operation {
+        *content = page_of(new);
+        model.write(space, page, new);
+        return Ok(Outcome::Done);
+    }
+    Ok(Outcome::Value(value))
+}

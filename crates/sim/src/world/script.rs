@@ -1,0 +1,109 @@
+//! Driving a world by hand, for scenarios.
+
+use super::failure::{Failure, FailureKind};
+use super::program::{Operation, Outcome, State};
+use super::report::Report;
+use super::state::World;
+use legato_base::{Duration, PageNumber};
+use legato_pager::PageRange;
+
+impl World {
+    /// Does one thing and waits for its end.
+    ///
+    /// # Errors
+    /// If a check fails.
+    pub fn perform(&mut self, thread: usize, operation: Operation) -> Result<Outcome, Failure> {
+        self.begin(thread, operation);
+        self.wait_for(thread)
+    }
+
+    /// Waits until the thread has ended what it does.
+    ///
+    /// # Errors
+    /// If a check fails.
+    pub fn wait_for(&mut self, thread: usize) -> Result<Outcome, Failure> {
+        self.run_until(|world| {
+            matches!(world.thread_states()[thread].1, State::Idle | State::Ended)
+        })?;
+        Ok(self.take_outcome(thread).unwrap_or(Outcome::Done))
+    }
+
+    /// Maps `count` fresh pages from `start` on.
+    ///
+    /// # Errors
+    /// If a check fails.
+    pub fn map(&mut self, start: u64, count: u64) -> Result<PageRange, Failure> {
+        let range = PageRange::new(PageNumber(start), count);
+        self.perform(0, Operation::Map(range))?;
+        Ok(range)
+    }
+
+    /// Writes `value(page)` to every page of a range.
+    ///
+    /// # Errors
+    /// If a check fails.
+    pub fn write_all(
+        &mut self,
+        range: PageRange,
+        value: impl Fn(u64) -> u64,
+    ) -> Result<(), Failure> {
+        for page in range.start.0..range.end().0 {
+            self.perform(0, Operation::Write(PageNumber(page), value(page)))?;
+        }
+        Ok(())
+    }
+
+    /// Reads every page of a range; the model says what they must hold.
+    ///
+    /// # Errors
+    /// If a check fails.
+    pub fn read_all(&mut self, thread: usize, range: PageRange) -> Result<(), Failure> {
+        for page in range.start.0..range.end().0 {
+            self.perform(thread, Operation::Read(PageNumber(page)))?;
+        }
+        Ok(())
+    }
+
+    /// Lets time pass.
+    ///
+    /// # Errors
+    /// If a check fails.
+    pub fn pass(&mut self, time: Duration) -> Result<(), Failure> {
+        let end = self.now() + time;
+        self.run_until(|world| world.now() >= end)
+    }
+
+    /// True if the page is present in the program's own memory.
+    pub fn is_present(&self, page: PageNumber) -> bool {
+        self.pager().kernel().is_present(page)
+    }
+
+    /// The program's end: everything must be unmapped by now and all threads idle. Checks that
+    /// nothing is left over.
+    ///
+    /// # Errors
+    /// If something is.
+    pub fn finish(mut self) -> Result<Report, Failure> {
+        // Longer than the pager takes to notice that children have ended.
+        self.pass(Duration::from_millis(300))?;
+        let leak = |what, count| match count {
+            0 => Ok(()),
+            count => Err(FailureKind::Leak { what, count }),
+        };
+        let counters = self.counters();
+        let fabric = self.fabric_counters();
+        let in_flight = fabric.operations_started - fabric.operations_quiesced;
+        let checks = [
+            ("far pages", counters.far_pages_current),
+            ("operations in flight", in_flight),
+            ("frames in use", u64::from(self.pager().frames_used())),
+            ("forked children", self.pager().children() as u64),
+        ];
+        for (what, count) in checks {
+            leak(what, count).map_err(|kind| self.failure(kind))?;
+        }
+        self.shut_down()?;
+        leak("bytes at memory nodes", self.node_bytes_used()).map_err(|kind| self.failure(kind))?;
+        Ok(self.report())
+    }
+}

@@ -1,0 +1,448 @@
+//! The world: a program, its pager, memory nodes and the network between them, in virtual time.
+
+use super::config::WorldConfig;
+use super::failure::{Failure, FailureKind};
+use super::frames::{Registered, SimFrames};
+use super::kernel::SimKernel;
+use super::node::Node;
+use super::program::{Model, Operation, Outcome, State, Step, step};
+use super::report::{History, Report};
+use crate::provider::{SimNetwork, SimProvider};
+use legato_base::histogram::Histogram;
+use legato_base::wire::slot::SLOT_HEADER_SIZE;
+use legato_base::{Bytes, ClientId, Duration, PAGE_SIZE, Random, Time};
+use legato_fabric::{Fabric, FabricConfig};
+use legato_pager::replacement::ScanResistant;
+use legato_pager::{Budget, Fault, FrameBuffer, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId};
+use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
+
+/// What the agent's turn costs, and what each fault and each page adds (measured orders of
+/// magnitude: a system call, an ioctl, 0.2 us a page of a batched MOVE).
+const TURN_COST: Duration = Duration::from_nanos(500);
+const FAULT_COST: u64 = 700;
+const PAGE_COST: u64 = 200;
+/// How often a busy agent looks again when nothing tells it to.
+const SPIN: Duration = Duration::from_micros(20);
+/// The agent sleeps no longer than this.
+const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// Between two operations of a thread, at most; a quarter of it at least. Memory that the pager is
+/// not in charge of then grows by less than a headroom between two of its measurements.
+const THREAD_PACE: u64 = 10_000;
+/// Without one finished operation of the program for so long, it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Thread {
+    space: SpaceId,
+    state: State,
+    at: Time,
+    outcome: Option<Outcome>,
+}
+
+/// Everything.
+#[expect(missing_debug_implementations, reason = "a history is in its report")]
+pub struct World {
+    pub(super) config: WorldConfig,
+    pub(super) network: SimNetwork,
+    pub(super) nodes: Vec<Node>,
+    provider: SimProvider,
+    fabric: Fabric<FrameBuffer>,
+    pager: Pager<SimKernel>,
+    regions: [MemoryRegion; 2],
+    model: Model,
+    threads: Vec<Thread>,
+    random: Random,
+    history: History,
+    agent_at: Time,
+    /// The agent's CPU is busy until then.
+    agent_free_at: Time,
+    progress_at: Time,
+    limit: u64,
+    ready: bool,
+    node_lost: bool,
+    accesses: u64,
+    bus_errors: u64,
+    forks: u64,
+    resident_peak: u64,
+    fault_ns: Histogram,
+}
+
+impl World {
+    /// A program of `config.threads` idle threads whose pager has connected to its nodes.
+    ///
+    /// # Errors
+    /// If the nodes cannot be reached.
+    pub fn new(config: WorldConfig) -> Result<Self, Failure> {
+        let failure = |kind| config.failure(Time::ZERO, kind);
+        let mut world = Self::assemble(config).map_err(failure)?;
+        world.run_until(|world| world.ready)?;
+        Ok(world)
+    }
+
+    fn assemble(config: WorldConfig) -> Result<Self, FailureKind> {
+        let mut random = Random::from_seed(config.seed);
+        let network = SimNetwork::new(random.next_u64(), config.network);
+        let nodes = (0..config.nodes)
+            .map(|index| Node::start(&network, index, config.node_capacity))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut provider = network.provider("program");
+        let mut fabric = Fabric::new(&mut provider, FabricConfig::default())
+            .map_err(|_| FailureKind::Setup)?;
+        let budget = Budget::new(Bytes::pages(config.cache_pages));
+        let pages = register(&mut provider, &fabric, budget.frames(), PAGE_SIZE)?;
+        let headers = register(&mut provider, &fabric, budget.frames(), SLOT_HEADER_SIZE)?;
+        let regions = [pages.region, headers.region];
+        let frames = SimFrames::new(budget.frames(), pages, headers);
+        let kernel = SimKernel::new(frames, random.fork(), config.defect);
+        let pager_config = PagerConfig {
+            client: ClientId(random.next_u64()),
+            cache: Bytes::pages(config.cache_pages),
+            nodes: nodes.iter().map(|node| Address::Sim(node.name.clone())).collect(),
+        };
+        let mut net =
+            PagerFabric { fabric: &mut fabric, provider: &mut provider, now: Time::ZERO };
+        let policy = Box::new(ScanResistant::default());
+        let pager = Pager::new(&pager_config, kernel, policy, &mut net);
+        let idle = || Thread {
+            space: SpaceId::OWN,
+            state: State::Idle,
+            at: Time::ZERO,
+            outcome: None,
+        };
+        Ok(Self {
+            threads: (0..config.threads).map(|_| idle()).collect(),
+            config,
+            network,
+            nodes,
+            provider,
+            fabric,
+            pager,
+            regions,
+            model: Model::default(),
+            random,
+            history: History::default(),
+            agent_at: Time::ZERO,
+            agent_free_at: Time::ZERO,
+            progress_at: Time::ZERO,
+            limit: budget.limit + budget.headroom,
+            ready: false,
+            node_lost: false,
+            accesses: 0,
+            bus_errors: 0,
+            forks: 0,
+            resident_peak: 0,
+            fault_ns: Histogram::default(),
+        })
+    }
+
+    pub fn now(&self) -> Time {
+        self.network.now()
+    }
+
+    pub const fn pager(&self) -> &Pager<SimKernel> {
+        &self.pager
+    }
+
+    /// The pager's counters so far.
+    pub fn counters(&mut self) -> legato_base::wire::stats::AgentCounters {
+        self.pager.stats().counters
+    }
+
+    /// Bytes that all living nodes hold for clients.
+    pub fn node_bytes_used(&self) -> u64 {
+        let alive = self.nodes.iter().filter(|node| node.alive);
+        alive.map(|node| node.server.node().status().used_bytes).sum()
+    }
+
+    pub(super) fn failure(&self, kind: FailureKind) -> Failure {
+        self.config.failure(self.now(), kind)
+    }
+
+    /// The next idle thread from `first` on.
+    pub(super) fn idle_thread(&self, first: usize) -> Option<usize> {
+        let idle = |thread: &Thread| thread.state == State::Idle;
+        self.threads[first..].iter().position(idle).map(|place| first + place)
+    }
+
+    /// The space and state of every thread.
+    pub(super) fn thread_states(&self) -> Vec<(SpaceId, State)> {
+        self.threads.iter().map(|thread| (thread.space, thread.state)).collect()
+    }
+
+    /// Gives an idle thread something to do.
+    ///
+    /// # Panics
+    /// If the thread is not idle.
+    pub fn begin(&mut self, thread: usize, operation: Operation) {
+        let since = self.now();
+        let thread = &mut self.threads[thread];
+        assert_eq!(thread.state, State::Idle, "a thread does one thing at a time");
+        thread.state = State::Running { operation, since };
+        let pace = self.random.below(THREAD_PACE * 3 / 4) + THREAD_PACE / 4;
+        thread.at = since + Duration::from_nanos(pace);
+    }
+
+    /// What the thread's operation came to, once.
+    pub fn take_outcome(&mut self, thread: usize) -> Option<Outcome> {
+        self.threads[thread].outcome.take()
+    }
+
+    /// The thread of a forked child.
+    pub fn thread_of(&self, space: SpaceId) -> Option<usize> {
+        self.threads.iter().position(|thread| thread.space == space)
+    }
+
+    fn add_thread(&mut self, space: SpaceId) {
+        let thread = Thread { space, state: State::Idle, at: self.now(), outcome: None };
+        match self.threads.iter().position(|thread| thread.state == State::Ended) {
+            Some(ended) => self.threads[ended] = thread,
+            None => self.threads.push(thread),
+        }
+    }
+
+    /// Kills a memory node, whose memory is gone.
+    pub fn kill_node(&mut self, index: usize) {
+        self.nodes[index].kill(&self.network);
+        self.node_lost = true;
+    }
+
+    /// Lets the world go on until `done` says so.
+    ///
+    /// # Errors
+    /// If a check fails, or nothing happens any more.
+    pub fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), Failure> {
+        self.progress_at = self.now();
+        while !done(self) {
+            self.advance()?;
+        }
+        Ok(())
+    }
+
+    /// Lets everything happen that happens at the next point in time.
+    pub(super) fn advance(&mut self) -> Result<(), Failure> {
+        let now = self.next_time();
+        if now == Time::NEVER {
+            return Err(self.failure(FailureKind::Stuck("no event is left")));
+        }
+        if now.since(self.progress_at) > PATIENCE {
+            return Err(self.failure(FailureKind::Stuck(self.what_waits())));
+        }
+        self.network.advance_to(now);
+        for node in &mut self.nodes {
+            node.turn_if_due(now);
+        }
+        for index in 0..self.threads.len() {
+            self.step_thread(index, now).map_err(|kind| self.config.failure(now, kind))?;
+        }
+        if self.agent_due() <= now {
+            self.turn_agent(now).map_err(|kind| self.config.failure(now, kind))?;
+        }
+        let resident = self.pager.kernel().resident();
+        self.resident_peak = self.resident_peak.max(resident);
+        if resident > self.limit {
+            let kind = FailureKind::OverLimit { resident, limit: self.limit };
+            return Err(self.failure(kind));
+        }
+        Ok(())
+    }
+
+    fn what_waits(&self) -> &'static str {
+        let waits = |wanted: fn(&State) -> bool| self.threads.iter().any(|t| wanted(&t.state));
+        if waits(|state| matches!(state, State::Faulted { .. })) {
+            "a thread waits for a page"
+        } else if waits(|state| matches!(state, State::Announced { .. })) {
+            "a thread waits for its event to be read"
+        } else {
+            "no thread waits, and what was expected does not come"
+        }
+    }
+
+    fn next_time(&self) -> Time {
+        let now = self.now();
+        let threads = self.threads.iter().map(|thread| self.thread_due(thread));
+        let nodes = self.nodes.iter().map(|node| node.due(now));
+        let network = self.network.next_event_time().unwrap_or(Time::NEVER);
+        threads.chain(nodes).fold(network.min(self.agent_due()), Time::min).max(now)
+    }
+
+    fn agent_due(&self) -> Time {
+        let woken = self.provider.has_work() || self.pager.kernel().has_messages();
+        let wanted = if woken { Time::ZERO } else { self.agent_at };
+        wanted.max(self.agent_free_at)
+    }
+
+    fn thread_due(&self, thread: &Thread) -> Time {
+        match thread.state {
+            State::Running { .. } => thread.at,
+            State::Announced { event, .. } if self.pager.kernel().is_read(thread.space, event) => {
+                thread.at
+            }
+            _ => Time::NEVER,
+        }
+    }
+
+    fn step_thread(&mut self, index: usize, now: Time) -> Result<(), FailureKind> {
+        let Thread { space, state, .. } = self.threads[index];
+        if self.thread_due(&self.threads[index]) > now {
+            return Ok(());
+        }
+        match step(self.pager.kernel_mut(), &mut self.model, space, state)? {
+            Step::Waits(state) => {
+                self.threads[index].state = state;
+                // `madvise` goes on a moment after its event was read.
+                let pause = Duration::from_nanos(self.random.below(THREAD_PACE));
+                self.threads[index].at = now + pause;
+            }
+            Step::Finished(outcome) => self.finish_operation(index, outcome, now)?,
+        }
+        Ok(())
+    }
+
+    fn finish_operation(
+        &mut self,
+        index: usize,
+        outcome: Outcome,
+        now: Time,
+    ) -> Result<(), FailureKind> {
+        self.progress_at = now;
+        let state = std::mem::replace(&mut self.threads[index].state, State::Idle);
+        self.threads[index].outcome = Some(outcome);
+        self.history.word(now.as_nanos());
+        self.history.word(index as u64);
+        match outcome {
+            Outcome::Value(value) => {
+                self.accesses += 1;
+                self.history.word(value);
+            }
+            Outcome::Done => self.accesses += u64::from(matches!(
+                state,
+                State::Running { operation: Operation::Write(..), .. }
+            )),
+            Outcome::Child(child) => {
+                self.forks += 1;
+                self.add_thread(child);
+            }
+            Outcome::BusError => {
+                self.bus_errors += 1;
+                if let State::Running { operation, .. } = state
+                    && !self.node_lost
+                {
+                    return Err(match operation {
+                        Operation::Read(page) | Operation::Write(page, _) => {
+                            FailureKind::BusError { page }
+                        }
+                        _ => FailureKind::Stuck("an operation without a page gave SIGBUS"),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The agent's loop body, as in the agent of a real program.
+    fn turn_agent(&mut self, now: Time) -> Result<(), FailureKind> {
+        let messages = self.pager.kernel_mut().read();
+        let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * messages.faults.len() as u64);
+        let mut net =
+            PagerFabric { fabric: &mut self.fabric, provider: &mut self.provider, now };
+        for event in messages.events {
+            self.pager.handle_space_event(event, &net);
+        }
+        for (space, page) in messages.faults {
+            let page = legato_base::PageNumber(page);
+            self.pager.handle_fault(Fault { space, page, at: now }, &mut net);
+        }
+        let deadline = self.pager.turn(&mut net);
+        self.pager.account_served(now);
+        let pages = std::mem::take(&mut self.pager.kernel_mut().pages_handled);
+        cost = cost + Duration::from_nanos(PAGE_COST * pages);
+        self.agent_free_at = now + cost;
+        let later = if self.pager.is_busy() { SPIN } else { SLEEP_MAX };
+        self.agent_at = deadline.min(self.agent_free_at + later);
+        self.wake_threads(self.agent_free_at);
+        while let Some(event) = self.pager.poll_event() {
+            match event {
+                PagerEvent::Ready => self.ready = true,
+                PagerEvent::NodeLost { .. } | PagerEvent::PageRejected { .. }
+                    if self.node_lost => {}
+                event => return Err(FailureKind::GaveUp(event)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Threads whose pages are there go on when the agent is done.
+    fn wake_threads(&mut self, at: Time) {
+        let mut woken = std::mem::take(&mut self.pager.kernel_mut().woken);
+        woken.sort_unstable();
+        for thread in &mut self.threads {
+            if let State::Faulted { operation, page, since } = thread.state
+                && woken.binary_search(&(thread.space, page)).is_ok()
+            {
+                thread.state = State::Running { operation, since };
+                thread.at = at + Duration::from_nanos(self.random.below(THREAD_PACE));
+                self.fault_ns.record(at.since(since).as_nanos());
+            }
+        }
+    }
+
+    /// Disconnects from the nodes and gives everything back.
+    pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
+        let at = self.now();
+        let refused = |_| self.config.failure(at, FailureKind::Setup);
+        self.fabric.disconnect_all(&mut self.provider).map_err(refused)?;
+        while self.fabric.poll_event().is_some() {}
+        for region in self.regions {
+            self.provider.deregister_region(&region).map_err(refused)?;
+        }
+        self.fabric.shutdown(&mut self.provider).map_err(refused)?;
+        // The nodes hear of it a message later.
+        let end = at + Duration::from_secs(2);
+        while self.now() < end {
+            let next = self.network.next_event_time().unwrap_or(Time::NEVER);
+            let nodes = self.nodes.iter().map(|node| node.due(self.now()));
+            let time = nodes.fold(next, Time::min).clamp(self.now(), end);
+            self.network.advance_to(time);
+            for node in &mut self.nodes {
+                node.turn_if_due(time);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn fabric_counters(&self) -> legato_fabric::FabricCounters {
+        *self.fabric.counters()
+    }
+
+    pub(super) fn report(&mut self) -> Report {
+        let mut trace = History::default();
+        trace.word(self.network.trace_hash());
+        trace.word(self.history.value());
+        Report {
+            seed: self.config.seed,
+            steps: self.config.steps,
+            trace_hash: trace.value(),
+            elapsed: self.now(),
+            accesses: self.accesses,
+            bus_errors: self.bus_errors,
+            forks: self.forks,
+            resident_pages_peak: self.resident_peak,
+            counters: self.counters(),
+            fault_ns: self.fault_ns.clone(),
+        }
+    }
+}
+
+fn register(
+    provider: &mut SimProvider,
+    fabric: &Fabric<FrameBuffer>,
+    frames: u32,
+    size: usize,
+) -> Result<Registered, FailureKind> {
+    let length = u64::from(frames) * size as u64;
+    let region = provider
+        .allocate_region(fabric.domain(), length, AccessFlags::LOCAL_WRITE)
+        .map_err(|_| FailureKind::Setup)?;
+    let bytes = provider.region_memory(&region).ok_or(FailureKind::Setup)?;
+    Ok(Registered { region, bytes })
+}

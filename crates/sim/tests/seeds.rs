@@ -1,0 +1,42 @@
+//! The worlds of a fixed list of seeds.
+
+use legato_sim::world::{WorldConfig, run};
+
+const SEEDS: u64 = 100;
+const STEPS: u64 = 3_000;
+
+fn config(seed: u64) -> WorldConfig {
+    WorldConfig { seed, steps: STEPS, ..WorldConfig::default() }
+}
+
+#[test]
+fn every_seed_reads_what_it_wrote() {
+    let failures: Vec<_> = (0..SEEDS).filter_map(|seed| run(config(seed)).err()).collect();
+    for failure in &failures {
+        println!("{failure}");
+    }
+    assert!(failures.is_empty(), "{} of {SEEDS} seeds failed", failures.len());
+}
+
+/// For long runs: `SWARM_FIRST`, `SWARM_SEEDS` and `SWARM_STEPS` say how long.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn swarm() {
+    let number = |name: &str, default: u64| {
+        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let first = number("SWARM_FIRST", 1000);
+    let steps = number("SWARM_STEPS", 20_000);
+    let mut failed = 0;
+    for seed in first..first + number("SWARM_SEEDS", 100) {
+        match run(WorldConfig { steps, ..config(seed) }) {
+            Ok(report) if seed == first => println!("{report}"),
+            Ok(_) => {}
+            Err(failure) => {
+                failed += 1;
+                println!("{failure}");
+            }
+        }
+    }
+    assert_eq!(failed, 0, "seeds failed");
+}
