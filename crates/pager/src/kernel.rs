@@ -103,8 +103,14 @@ pub trait Kernel {
         count: u32,
     ) -> (u32, Result<(), EvictError>);
 
-    /// Moves `count` frames into the program and wakes whoever waits there. The frames are empty
-    /// afterwards. Returns how many moved, and why not the next.
+    /// True if [`Self::move_in`] takes the frames' memory along. False if it copies: the frames
+    /// keep their memory then.
+    fn moves_memory(&self) -> bool {
+        true
+    }
+
+    /// Moves `count` frames into the program and wakes whoever waits there. Returns how many
+    /// moved, and why not the next.
     fn move_in(
         &mut self,
         frame: FrameIndex,

@@ -50,6 +50,8 @@ pub enum AgentMessageBody {
     Done,
     /// The program forked; the child's userfaultfd is attached, to be held like the program's.
     Forked,
+    /// Something that the user should know; the program runs on.
+    Notice { text: String },
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -117,6 +119,7 @@ impl AgentMessage {
             AgentMessageBody::Fatal { text } => (6, 0, 0, text.as_str()),
             AgentMessageBody::Done => (7, 0, 0, ""),
             AgentMessageBody::Forked => (8, 0, 0, ""),
+            AgentMessageBody::Notice { text } => (9, 0, 0, text.as_str()),
         };
         encode(self.pid, (kind, node, value, text))
     }
@@ -150,6 +153,7 @@ impl AgentMessage {
             6 => AgentMessageBody::Fatal { text },
             7 => AgentMessageBody::Done,
             8 => AgentMessageBody::Forked,
+            9 => AgentMessageBody::Notice { text },
             _ => return Err(ControlError::Malformed),
         };
         Ok(Self {

@@ -16,6 +16,9 @@ use rustix::thread::futex;
 
 /// The variable that names the supervisor's socket. `legato run` sets it.
 const CONTROL_VARIABLE: &[u8] = b"LEGATO_CONTROL=";
+/// Names of userfaultfd features to do without, separated by commas. An aid for tests: what is
+/// done on older kernels can be seen on a new one.
+const MASK_VARIABLE: &[u8] = b"LEGATO_MASK_FEATURES=";
 /// The program's end of the lifeline gets a number that programs do not expect to be given.
 const LIFELINE_NUMBERS: [i32; 3] = [1000, 200, 20];
 /// Stack of the task in between: the lowest part of the agent's own, which is not in use yet.
@@ -33,6 +36,7 @@ struct Start {
     state: AtomicU32,
     program: i32,
     supervisor: &'static [u8],
+    masked_features: &'static [u8],
     reservation: u64,
     object: (u64, u64),
     lifeline: i32,
@@ -47,8 +51,12 @@ pub(crate) unsafe fn enter(
     object: (u64, u64),
 ) {
     // SAFETY: the caller's promise.
-    let Some(supervisor) = (unsafe { find_control(environment) }) else { return };
-    if let Err(error) = start(supervisor, heap, object) {
+    let Some(supervisor) = (unsafe { find_variable(environment, CONTROL_VARIABLE) }) else {
+        return;
+    };
+    // SAFETY: the caller's promise.
+    let masked = unsafe { find_variable(environment, MASK_VARIABLE) }.unwrap_or_default();
+    if let Err(error) = start(supervisor, masked, heap, object) {
         let mut line = FixedLine::default();
         let errno = error.raw_os_error();
         let _ = writeln!(line, "legato: the agent cannot be started (errno {errno})");
@@ -59,7 +67,10 @@ pub(crate) unsafe fn enter(
 
 /// # Safety
 /// As for [`enter`].
-unsafe fn find_control(environment: *const *const u8) -> Option<&'static [u8]> {
+unsafe fn find_variable(
+    environment: *const *const u8,
+    variable: &[u8],
+) -> Option<&'static [u8]> {
     let mut place = environment;
     loop {
         // SAFETY: `place` is inside the array or at its final null pointer.
@@ -69,8 +80,8 @@ unsafe fn find_control(environment: *const *const u8) -> Option<&'static [u8]> {
         }
         // SAFETY: a zero-terminated string that stays at least until `main`.
         let text = unsafe { CStr::from_ptr(text.cast()) }.to_bytes();
-        if let Some(name) = text.strip_prefix(CONTROL_VARIABLE) {
-            return Some(name);
+        if let Some(value) = text.strip_prefix(variable) {
+            return Some(value);
         }
         // SAFETY: not yet at the final null pointer.
         place = unsafe { place.add(1) };
@@ -79,6 +90,7 @@ unsafe fn find_control(environment: *const *const u8) -> Option<&'static [u8]> {
 
 fn start(
     supervisor: &'static [u8],
+    masked_features: &'static [u8],
     heap: &AgentHeap,
     object: (u64, u64),
 ) -> Result<(), Errno> {
@@ -95,6 +107,7 @@ fn start(
         state: AtomicU32::new(STARTING),
         program: rustix::process::getpid().as_raw_nonzero().get(),
         supervisor,
+        masked_features,
         reservation,
         object,
         lifeline: lifeline.as_raw_fd(),
@@ -174,6 +187,8 @@ fn start_agent(start: &Start) -> Result<Agent<Shm>, StartError> {
         reservation: start.reservation,
         object: start.object,
         lifeline: Some(lifeline),
+        masked_features: start.masked_features,
+        start_task: task::spawn_thread,
     };
     Agent::start(start)
 }

@@ -5,6 +5,7 @@
 //! reparented to the supervisor, and `wait` in the program never sees it.
 
 use core::ffi::c_void;
+use legato_pager::uffd::TaskMain;
 use rustix::io::Errno;
 
 const SYS_RT_SIGPROCMASK: i64 = 14;
@@ -12,15 +13,16 @@ const SYS_CLONE: i64 = 56;
 const SYS_WAIT4: i64 = 61;
 const SYS_EXIT_GROUP: i64 = 231;
 const CLONE_VM: i64 = 0x100;
+const CLONE_FS: i64 = 0x200;
+const CLONE_FILES: i64 = 0x400;
+const CLONE_SIGHAND: i64 = 0x800;
+const CLONE_THREAD: i64 = 0x1_0000;
 const CLONE_VFORK: i64 = 0x4000;
 const CLONE_UNTRACED: i64 = 0x0080_0000;
 const WAIT_ALL: i64 = 0x4000_0000;
 const SIG_SETMASK: i64 = 2;
 const EXIT_SUCCESS: i32 = 0;
 const EXIT_FAILURE: i32 = 1;
-
-/// What runs in the new task, on its own stack. It must not return.
-pub(crate) type TaskMain = extern "C" fn(*mut c_void) -> !;
 
 struct Grandchild {
     stack_top: u64,
@@ -56,6 +58,21 @@ pub(crate) unsafe fn spawn(
     set_signal_mask(old_mask);
     let status = wait_for(error_of(between)?)?;
     if status == 0 { Ok(()) } else { Err(Errno::AGAIN) }
+}
+
+/// Starts `main(argument)` in a thread of the calling task, with its signal mask.
+///
+/// # Safety
+/// The stack must be writable memory below its top, 16-byte aligned, used by nobody else as long
+/// as the thread lives. `argument` must stay valid as long as `main` uses it.
+pub(crate) unsafe fn spawn_thread(
+    stack_top: u64,
+    main: TaskMain,
+    argument: *mut c_void,
+) -> Result<(), Errno> {
+    const THREAD: i64 = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD;
+    // SAFETY: the caller's promise.
+    error_of(unsafe { clone(THREAD | CLONE_UNTRACED, stack_top, main, argument) }).map(drop)
 }
 
 extern "C" fn make_grandchild(argument: *mut c_void) -> ! {

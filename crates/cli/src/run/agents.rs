@@ -62,6 +62,7 @@ pub(crate) enum Notice {
     NodeLost { node: u32, pages: u64 },
     FarMemoryFull { text: String },
     Fatal { text: String },
+    Remark { text: String },
     AgentDied,
     Incompatible { text: String },
 }
@@ -202,6 +203,7 @@ impl Agent {
                 self.failed = true;
                 Some(Notice::Fatal { text })
             }
+            AgentMessageBody::Notice { text } => Some(Notice::Remark { text }),
             AgentMessageBody::Done => {
                 self.said_goodbye = true;
                 None

@@ -321,7 +321,10 @@ impl Supervisor {
                 self.refused = true;
                 say(&text);
             }
-            Notice::Failed { text } | Notice::Fatal { text } | Notice::FarMemoryFull { text } => {
+            Notice::Failed { text }
+            | Notice::Fatal { text }
+            | Notice::FarMemoryFull { text }
+            | Notice::Remark { text } => {
                 say(&format!("{program}: {text}"));
             }
             Notice::Incompatible { text } => say(&format!("an agent was sent away: {text}")),

@@ -71,6 +71,36 @@ fn pattern_everything_in_one_process() {
     far(8, EVERYTHING);
 }
 
+/// Where pages cannot be moved they are write-protected, copied and dropped.
+fn without_move(seed: u64, phases: &str) {
+    let run = Run::far(test_program("pattern"))
+        .arguments(arguments(seed, phases))
+        .environment("LEGATO_MASK_FEATURES", "move")
+        .cache_mib(64)
+        .memory_mib(2048)
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+    assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+    assert!(run.stderr.contains("O_DIRECT"), "nothing warns of pinned pages: {}", run.stderr);
+}
+
+/// The phase reads 64 MiB in a mapping that may only be read, and 512 MiB more, under 64 MiB.
+#[test]
+fn read_only_memory_can_leave() {
+    far(10, "protect");
+}
+
+#[test]
+fn without_move_the_pattern_holds() {
+    without_move(11, "touch,calls,discard,remap,unmap");
+}
+
+#[test]
+fn without_move_protected_and_forked_pages_hold() {
+    without_move(12, "protect,fork,busy-fork");
+}
+
 /// What the program asks of memory is what Linux gives without Legato.
 #[test]
 fn pattern_passes_on_local_memory() {

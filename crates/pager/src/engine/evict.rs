@@ -97,7 +97,9 @@ impl<K: Kernel> Pager<K> {
         }
         let checksum = self.kernel.frames().page(frame, PageChecksum::of);
         let clean = far.is_some_and(|record| {
-            record.checksum == checksum && self.store.locate(record.slot()).is_some()
+            record.checksum == checksum
+                && self.store.locate(record.slot()).is_some()
+                && !self.is_being_written(record.version)
         });
         self.own(frame, page);
         if clean {

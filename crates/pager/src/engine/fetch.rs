@@ -49,9 +49,8 @@ impl<K: Kernel> Pager<K> {
                     entry.location = Location::Fetching { frame, demanded };
                     entry.prefetched = !demanded;
                 }
-                if demanded {
-                    self.replacement.refaulted(page, self.eviction_clock.wrapping_sub(stamp));
-                }
+                // Prefetched pages count too: a walk that goes on would have faulted on them.
+                self.replacement.refaulted(page, self.eviction_clock.wrapping_sub(stamp));
                 true
             }
             Err((_, buffer)) => {

@@ -29,8 +29,13 @@ impl<K: Kernel> Pager<K> {
             let run = run_length(rest);
             let (moved, result) = self.kernel.move_in(first.frame, first.page, run as u32);
             for arrival in &rest[..moved as usize] {
-                self.frames.emptied(arrival.frame);
-                self.owners[arrival.frame.0 as usize] = None;
+                if self.kernel.moves_memory() {
+                    self.frames.emptied(arrival.frame);
+                    self.owners[arrival.frame.0 as usize] = None;
+                } else {
+                    self.resident += 1;
+                    self.release_frame(arrival.frame);
+                }
                 self.entered(arrival.page);
             }
             rest = &rest[moved as usize..];

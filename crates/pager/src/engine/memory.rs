@@ -119,6 +119,11 @@ impl<K: Kernel> Pager<K> {
         self.counters.cache_bytes_peak =
             self.counters.cache_bytes_peak.max(Bytes::pages(self.resident).0);
         self.measure_at = now + self.budget.measure_after(self.resident);
+        // What the pager is not in charge of grows faster than pages leave. Once it is in charge
+        // of everything, growth waits for frames.
+        if self.resident > self.budget.target() + self.budget.headroom / 2 {
+            self.take_charge(u64::MAX);
+        }
     }
 
     /// Evicts before the reserve is empty, so that no fault has to wait for it.

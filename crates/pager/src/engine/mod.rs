@@ -216,6 +216,11 @@ impl<K: Kernel> Pager<K> {
         self.children.len()
     }
 
+    /// Write-backs that were posted and are not quiet.
+    pub const fn writes_in_flight(&self) -> u32 {
+        self.writes_in_flight
+    }
+
     /// Frames that hold or await a page.
     pub fn frames_used(&self) -> u32 {
         self.owners.len() as u32 - self.frames.free() - self.frames.empty()

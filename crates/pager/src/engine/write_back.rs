@@ -161,17 +161,15 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         let far = entry.far.take();
-        let location = entry.location;
         self.release_far(far);
-        match location {
-            // Moved out again, unchanged, before the write had failed.
-            Location::Victim { frame, write_back: WriteBack::Done } => {
-                self.done_count -= 1;
-                self.queue_write(page, frame);
-            }
-            Location::Far => self.lose_page(page),
-            _ => {}
-        }
+    }
+
+    /// True until the write of this version is acknowledged. Its page may have gone back to the
+    /// program and be on its way out again: this copy does not count yet.
+    pub(super) fn is_being_written(&self, version: u64) -> bool {
+        self.operations.values().any(|operation| {
+            matches!(operation.kind, OperationKind::Write { version: posted } if posted == version)
+        })
     }
 
     /// As [`Self::forget_copy`] when the page is not known any more. Rare: a write that failed

@@ -8,6 +8,7 @@ use rustix::fd::BorrowedFd;
 pub(super) const UFFD_API: u64 = 0xAA;
 const UFFDIO: u8 = 0xAA;
 
+pub(super) const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
 pub(super) const FEATURE_EVENT_FORK: u64 = 1 << 1;
 pub(super) const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 pub(super) const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
@@ -16,6 +17,10 @@ pub(super) const FEATURE_POISON: u64 = 1 << 14;
 pub(super) const FEATURE_MOVE: u64 = 1 << 16;
 
 pub(super) const REGISTER_MODE_MISSING: u64 = 1;
+pub(super) const REGISTER_MODE_WP: u64 = 1 << 1;
+pub(super) const WRITEPROTECT_MODE_WP: u64 = 1;
+/// In the flags of a fault message: the page is there, and write-protected.
+pub(super) const PAGEFAULT_FLAG_WP: u64 = 1 << 1;
 pub(super) const MOVE_MODE_DONTWAKE: u64 = 1;
 
 #[derive(Debug, Default)]

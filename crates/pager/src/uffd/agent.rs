@@ -5,14 +5,16 @@
 //! not touch it.
 
 use super::context::{OpenError, Userfaultfd};
+use super::dropper::StartTask;
+use super::features::{self, Features};
 use super::layout::Layout;
-use super::linux_kernel::LinuxKernel;
+use super::linux_kernel::{LinuxKernel, Mechanism};
 use super::program::{Program, close_all_but, is_readable};
 use super::supervisor::Supervisor;
 pub use super::supervisor::last_words;
 use crate::replacement::ScanResistant;
 use crate::{
-    Budget, Fault, FrameBuffer, PageRange, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId,
+    Budget, Fault, FrameBuffer, Kernel, PageRange, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId,
 };
 use alloc::boxed::Box;
 use alloc::format;
@@ -82,6 +84,10 @@ pub struct AgentStart<'a> {
     pub object: (u64, u64),
     /// The program closes its end of this pipe by `exec`, by ending, or by closing everything.
     pub lifeline: Option<OwnedFd>,
+    /// Names of kernel features to do without: an aid for tests.
+    pub masked_features: &'a [u8],
+    /// Starts a thread of the agent.
+    pub start_task: StartTask,
 }
 
 /// Why the agent could not start. The supervisor has been told, if it is there.
@@ -142,10 +148,11 @@ impl<G: ProviderGlue> Agent<G> {
         let system = |call: &str, error: Errno| format!("{call} failed (errno {})", error.raw_os_error());
         let program = Program::open(pid).map_err(|e| system("pidfd_open", e))?;
         raise_priority();
-        let (own, trash) = open_contexts().map_err(|e| e.to_string())?;
+        let masked = features::masked(start.masked_features);
+        let (features, own, trash) = open_contexts(masked).map_err(|e| e.to_string())?;
         let budget = Budget::new(Bytes(welcome.cache_bytes));
         let layout = Layout::new(start.reservation, budget.frames());
-        layout.activate(&own, &trash).map_err(|e| e.to_string())?;
+        layout.activate(&own, &trash, features).map_err(|e| e.to_string())?;
         let config = FabricConfig {
             connections_max: welcome.nodes.len() as u32,
             ..FabricConfig::default()
@@ -154,7 +161,16 @@ impl<G: ProviderGlue> Agent<G> {
         let mut fabric = Fabric::new(&mut provider, config).map_err(|e| e.to_string())?;
         let (pages, headers) = register_frames::<G>(&mut provider, &fabric, &layout)?;
         let object = range_of(start.object);
-        let kernel = LinuxKernel::new(layout, object, own, trash, pages, headers)
+        let mechanism = Mechanism {
+            layout,
+            features,
+            program: start.program,
+            object,
+            own,
+            trash,
+            start_task: start.start_task,
+        };
+        let kernel = LinuxKernel::new(mechanism, pages, headers)
             .map_err(|e| e.to_string())?;
         let addresses = welcome
             .nodes
@@ -204,6 +220,13 @@ impl<G: ProviderGlue> Agent<G> {
             .supervisor
             .send(AgentMessageBody::Ready, &descriptors)
             .map_err(failed)?;
+        if !agent.pager.kernel().moves_memory() {
+            let text = "this kernel cannot tell which pages a device holds (Linux 6.8 can): memory \
+                        that O_DIRECT or a device reads into while it is evicted may lose what \
+                        was read"
+                .to_string();
+            agent.supervisor.send(AgentMessageBody::Notice { text }, &[]).map_err(failed)?;
+        }
         Ok(agent)
     }
 
@@ -252,7 +275,7 @@ impl<G: ProviderGlue> Agent<G> {
             self.pager.account_served(now());
         }
         self.report();
-        (worked || self.pager.is_busy(), deadline)
+        (worked || self.pager.is_busy() || self.pager.kernel().has_backlog(), deadline)
     }
 
     /// The supervisor holds every userfaultfd too: should the agent die, pages stay missing
@@ -265,6 +288,13 @@ impl<G: ProviderGlue> Agent<G> {
     }
 
     fn report(&mut self) {
+        if let Some(page) = self.pager.kernel_mut().take_damage() {
+            self.fatal(format!(
+                "the mapping at {:#x} was replaced while its pages were leaving; going on could \
+                 show wrong memory",
+                page.address()
+            ));
+        }
         while let Some(event) = self.pager.poll_event() {
             match event {
                 PagerEvent::Ready => {}
@@ -430,8 +460,10 @@ fn range_of((start, end): (u64, u64)) -> PageRange {
     PageRange::new(first, PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0)
 }
 
-fn open_contexts() -> Result<(Userfaultfd, Userfaultfd), OpenError> {
-    Ok((Userfaultfd::open_with_events()?, Userfaultfd::open_plain()?))
+fn open_contexts(masked: u64) -> Result<(Features, Userfaultfd, Userfaultfd), OpenError> {
+    let features = Userfaultfd::probe(masked)?;
+    let own = Userfaultfd::open_with_events(features)?;
+    Ok((features, own, Userfaultfd::open_plain(features)?))
 }
 
 fn register_frames<G: ProviderGlue>(

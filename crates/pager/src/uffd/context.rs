@@ -1,7 +1,7 @@
 //! One userfaultfd: opening it, its ioctls with errors as values, and its messages.
 
 use super::abi;
-use super::features::{self, FeatureError};
+use super::features::{self, FeatureError, Features};
 use alloc::vec::Vec;
 use legato_base::{PAGE_SIZE, PageNumber};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -36,7 +36,8 @@ pub struct Userfaultfd {
 /// A message: a missing page, or a change of the address space.
 #[derive(Debug)]
 pub(super) enum Message {
-    Fault { page: PageNumber },
+    /// If `protected`, the page was there when the thread touched it, but write-protected.
+    Fault { page: PageNumber, protected: bool },
     Forked { child: Userfaultfd },
     Remapped { from: u64, to: u64, length: u64 },
     /// The range reads zero until it is written; if `unmapped`, it is no longer registered.
@@ -44,24 +45,28 @@ pub(super) enum Message {
 }
 
 impl Userfaultfd {
-    /// Full mode (faults of the kernel included), with the events that keep the table true.
-    pub(super) fn open_with_events() -> Result<Self, OpenError> {
-        Self::open(features::REQUIRED)
-    }
-
-    /// Without events: for memory of the agent's own.
-    pub(super) fn open_plain() -> Result<Self, OpenError> {
-        Self::open(abi::FEATURE_MOVE)
-    }
-
-    fn open(wanted: u64) -> Result<Self, OpenError> {
+    /// What this kernel can do, but for the features that are masked.
+    pub(super) fn probe(masked: u64) -> Result<Features, OpenError> {
         // The features are fixed by the first successful API call, so they are asked for on a
         // descriptor that is thrown away (ioctl_userfaultfd(2)).
         let probe = open_descriptor()?;
         let mut api = abi::Api { api: abi::UFFD_API, ..abi::Api::default() };
         // SAFETY: the API handshake changes no memory.
         unsafe { abi::uffdio_api(probe.as_fd(), &mut api) }.map_err(system)?;
-        features::check(api.features)?;
+        Ok(features::choose(api.features & !masked)?)
+    }
+
+    /// Full mode (faults of the kernel included), with the events that keep the table true.
+    pub(super) fn open_with_events(features: Features) -> Result<Self, OpenError> {
+        Self::open(features.wanted)
+    }
+
+    /// Without events: for memory of the agent's own.
+    pub(super) fn open_plain(features: Features) -> Result<Self, OpenError> {
+        Self::open(features.wanted & abi::FEATURE_MOVE)
+    }
+
+    fn open(wanted: u64) -> Result<Self, OpenError> {
         let fd = open_descriptor()?;
         let mut api = abi::Api { api: abi::UFFD_API, features: wanted, ioctls: 0 };
         // SAFETY: as above.
@@ -73,14 +78,20 @@ impl Userfaultfd {
         self.fd.as_fd()
     }
 
-    /// Registers a range for missing faults.
+    /// Registers a range for missing faults, and if `protectable` for write protection.
     ///
     /// # Safety
     /// From now on the caller must answer every fault in the range, with the right content.
-    pub(super) unsafe fn register(&self, start: u64, length: u64) -> Result<(), Errno> {
+    pub(super) unsafe fn register(
+        &self,
+        start: u64,
+        length: u64,
+        protectable: bool,
+    ) -> Result<(), Errno> {
+        let protect = if protectable { abi::REGISTER_MODE_WP } else { 0 };
         let mut register = abi::Register {
             range: abi::Range { start, len: length },
-            mode: abi::REGISTER_MODE_MISSING,
+            mode: abi::REGISTER_MODE_MISSING | protect,
             ioctls: 0,
         };
         // SAFETY: registering changes no content; the caller answers for the faults.
@@ -135,22 +146,37 @@ impl Userfaultfd {
 
     /// Lets whoever waits for the page try again.
     pub(super) fn wake(&self, page: PageNumber) -> Result<(), Errno> {
-        let mut range = abi::Range { start: page.address(), len: PAGE_SIZE as u64 };
+        self.wake_range(page.address(), PAGE_SIZE as u64)
+    }
+
+    /// Lets whoever waits in a range try again.
+    pub(super) fn wake_range(&self, start: u64, len: u64) -> Result<(), Errno> {
         // SAFETY: waking changes no memory.
-        unsafe { abi::uffdio_wake(self.fd(), &mut range) }
+        unsafe { abi::uffdio_wake(self.fd(), &mut abi::Range { start, len }) }
+    }
+
+    /// Write-protects the pages of a range that are there. A thread that writes to one waits.
+    pub(super) fn protect(&self, start: u64, length: u64) -> Result<(), Errno> {
+        self.write_protect(start, length, abi::WRITEPROTECT_MODE_WP)
+    }
+
+    /// Ends the write protection of a range, and wakes who waits there.
+    pub(super) fn unprotect(&self, start: u64, length: u64) -> Result<(), Errno> {
+        self.write_protect(start, length, 0)
+    }
+
+    fn write_protect(&self, start: u64, len: u64, mode: u64) -> Result<(), Errno> {
+        let mut protect = abi::WriteProtect { range: abi::Range { start, len }, mode };
+        // SAFETY: no content changes. A thread may have to wait, for us.
+        unsafe { abi::uffdio_writeprotect(self.fd(), &mut protect) }
     }
 
     /// False once the address space is gone.
     pub(super) fn is_alive(&self) -> bool {
-        // The kernel looks for the address space (ESRCH) before it looks for the range, and
-        // nothing is ever registered for write protection here, so nothing changes.
-        let mut protect = abi::WriteProtect {
-            range: abi::Range { start: LOWEST_ADDRESS, len: PAGE_SIZE as u64 },
-            mode: 0,
-        };
-        // SAFETY: removing a write protection that cannot exist changes no memory.
-        let result = unsafe { abi::uffdio_writeprotect(self.fd(), &mut protect) };
-        result != Err(Errno::SRCH)
+        // The kernel looks for the address space (ESRCH) before it looks for the range. A page is
+        // protected only while the agent is about to evict it, so this ends no protection that
+        // anybody relies on.
+        self.unprotect(LOWEST_ADDRESS, PAGE_SIZE as u64) != Err(Errno::SRCH)
     }
 
     /// Reads the messages that wait, without blocking: changes first, then faults, because a
@@ -162,10 +188,16 @@ impl Userfaultfd {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let first = into.len();
         into.extend(buffer[..length].chunks_exact(MESSAGE_SIZE).filter_map(parse));
-        into[first..].sort_by_key(|message| matches!(message, Message::Fault { .. }));
+        into.sort_by_key(|message| matches!(message, Message::Fault { .. }));
         Ok(())
+    }
+
+    /// Reads one message if one waits, so that no other thread is let go on.
+    pub(super) fn read_one(&self) -> Option<Message> {
+        let mut buffer = [0u8; MESSAGE_SIZE];
+        let length = rustix::io::read(&self.fd, &mut buffer).ok()?;
+        if length == MESSAGE_SIZE { parse(&buffer) } else { None }
     }
 }
 
@@ -188,7 +220,10 @@ fn parse(message: &[u8]) -> Option<Message> {
         message[start..start + 8].iter().rev().fold(0, |word, &byte| (word << 8) | u64::from(byte))
     };
     match message[0] {
-        0x12 => Some(Message::Fault { page: PageNumber::containing(word(1)) }),
+        0x12 => Some(Message::Fault {
+            page: PageNumber::containing(word(1)),
+            protected: word(0) & abi::PAGEFAULT_FLAG_WP != 0,
+        }),
         0x13 => {
             let fd = i32::try_from(word(0) & 0xFFFF_FFFF).ok()?;
             // SAFETY: the kernel has just installed this descriptor in our table for us.

@@ -8,7 +8,7 @@ use legato_verbs::{MemoryRegion, ScatterGatherEntry};
 
 /// Frames at their addresses, and the regions that cover them.
 #[derive(Debug)]
-pub struct LinuxFrames {
+pub(super) struct LinuxFrames {
     layout: Layout,
     pages: MemoryRegion,
     headers: MemoryRegion,

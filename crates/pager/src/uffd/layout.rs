@@ -3,6 +3,7 @@
 
 use super::Userfaultfd;
 use super::context::OpenError;
+use super::features::Features;
 use crate::PageRange;
 use legato_base::wire::slot::SLOT_HEADER_SIZE;
 use legato_base::{PAGE_SIZE, PageNumber};
@@ -14,6 +15,9 @@ pub const RESERVATION: u64 = 16 << 30;
 /// Where the agent's stack begins and how many bytes it has. The page below is never accessible.
 pub const STACK_OFFSET: u64 = 64 << 10;
 pub const STACK_SIZE: u64 = 512 << 10;
+/// The same of the task that drops pages.
+const DROPPER_STACK_OFFSET: u64 = 640 << 10;
+const DROPPER_STACK_SIZE: u64 = 64 << 10;
 /// Where frames, headers and trash begin.
 const FRAMES_OFFSET: u64 = 1 << 20;
 /// Where the heap begins; it goes on to the end. It holds the page table, about 1.2 % of far
@@ -22,6 +26,8 @@ pub const HEAP_OFFSET: u64 = 1 << 30;
 /// Where pages are moved to be thrown away: `madvise` on the frames themselves would announce
 /// itself to the agent and wait for it.
 const TRASH_PAGES: u64 = 1024;
+/// Pages that are copied on their way out at a time: as many as the pager evicts in one batch.
+const BOUNCE_PAGES: u64 = 128;
 
 /// Where the parts are.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +38,7 @@ pub struct Layout {
     headers: u64,
     trash: u64,
     zeros: u64,
+    bounce: u64,
     end: u64,
 }
 
@@ -68,9 +75,10 @@ impl Layout {
         let header_bytes = u64::from(frame_count) * SLOT_HEADER_SIZE as u64;
         let trash = headers + header_bytes.next_multiple_of(page);
         let zeros = trash + TRASH_PAGES * page;
-        let end = zeros + page;
+        let bounce = zeros + page;
+        let end = bounce + BOUNCE_PAGES * page;
         assert!(end <= base + HEAP_OFFSET, "invariant: the frames end below the heap");
-        Self { base, frames, frame_count, headers, trash, zeros, end }
+        Self { base, frames, frame_count, headers, trash, zeros, bounce, end }
     }
 
     /// The whole reservation: never far, never evicted.
@@ -103,23 +111,47 @@ impl Layout {
         self.zeros
     }
 
-    /// Makes frames, headers and trash usable, and registers frames and trash, each with the
-    /// userfaultfd that moves pages there.
+    /// Where pages are read to that leave by being copied.
+    pub(super) const fn bounce(&self) -> u64 {
+        self.bounce
+    }
+
+    pub(super) const fn bounce_pages() -> u32 {
+        BOUNCE_PAGES as u32
+    }
+
+    /// Makes the stack of the task that drops pages usable, and returns its top.
+    pub(super) fn open_dropper_stack(&self) -> Result<u64, Errno> {
+        let start = self.base + DROPPER_STACK_OFFSET;
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: inside the reservation, between the agent's stack and the frames, used for
+        // nothing else.
+        unsafe { rustix::mm::mprotect(start as *mut _, DROPPER_STACK_SIZE as usize, access) }?;
+        Ok(start + DROPPER_STACK_SIZE)
+    }
+
+    /// Makes frames, headers and trash usable, and if pages are moved registers frames and trash,
+    /// each with the userfaultfd that moves pages there.
     pub(super) fn activate(
         &self,
         main: &Userfaultfd,
         trash: &Userfaultfd,
+        features: Features,
     ) -> Result<(), OpenError> {
         let length = self.end - self.frames;
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the range is inside the reservation, and nothing is in it yet.
         unsafe { rustix::mm::mprotect(self.frames as *mut _, length as usize, access) }
             .map_err(system)?;
+        if !features.can_move() {
+            return Ok(());
+        }
         // SAFETY: frames are touched only while they have memory, so they never fault; the trash
         // is never touched.
         unsafe {
-            main.register(self.frames, self.frame_bytes()).map_err(system)?;
-            trash.register(self.trash, TRASH_PAGES << legato_base::PAGE_SHIFT).map_err(system)?;
+            main.register(self.frames, self.frame_bytes(), false).map_err(system)?;
+            let trash_bytes = TRASH_PAGES << legato_base::PAGE_SHIFT;
+            trash.register(self.trash, trash_bytes, false).map_err(system)?;
         }
         Ok(())
     }

@@ -1,12 +1,16 @@
 //! [`Kernel`] on Linux.
 
 use super::context::{Message, OpenError};
+use super::dropper::{Dropper, StartTask};
+use super::features::Features;
 use super::eligible::eligible_ranges;
 use super::frame_memory::LinuxFrames;
 use super::range_set::RangeSet;
 use super::residency::Residency;
 use super::{Layout, Userfaultfd};
-use crate::{EvictError, FillError, FrameIndex, Kernel, PageRange, SpaceEvent, SpaceId};
+use crate::{
+    EvictError, FillError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceEvent, SpaceId,
+};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -31,32 +35,54 @@ pub(super) struct Incoming {
 
 /// The program's address space, and its forked children's.
 #[derive(Debug)]
-pub struct LinuxKernel {
-    layout: Layout,
+pub(super) struct LinuxKernel {
+    pub(super) layout: Layout,
+    pub(super) features: Features,
+    pub(super) program: i32,
     /// The agent's code and data, whose zero-initialised part looks like the program's memory.
     object: PageRange,
-    own: Userfaultfd,
+    pub(super) own: Userfaultfd,
     trash: Userfaultfd,
-    frames: LinuxFrames,
-    residency: Residency,
+    pub(super) frames: LinuxFrames,
+    pub(super) residency: Residency,
     registered: RangeSet,
     /// Ranges that refused registration: somebody else's userfaultfd, most likely.
     refused: RangeSet,
     children: BTreeMap<SpaceId, Userfaultfd>,
     last_space: u32,
+    /// Starts the task that drops pages. It is started when it is first needed.
+    start_task: StartTask,
+    pub(super) dropper: Option<Dropper>,
+    /// Messages that were read in the middle of something else.
+    pub(super) backlog: Vec<Message>,
+    /// Pages whose write protection could not be ended yet, and somebody waits.
+    protected: Vec<(SpaceId, PageNumber)>,
+    /// Memory that may have been dropped without being the agent's to drop.
+    pub(super) damaged: Option<PageNumber>,
+}
+
+/// What the kernel is made of.
+#[derive(Debug)]
+pub(super) struct Mechanism {
+    pub(super) layout: Layout,
+    pub(super) features: Features,
+    pub(super) program: i32,
+    pub(super) object: PageRange,
+    pub(super) own: Userfaultfd,
+    pub(super) trash: Userfaultfd,
+    pub(super) start_task: StartTask,
 }
 
 impl LinuxKernel {
     pub(super) fn new(
-        layout: Layout,
-        object: PageRange,
-        own: Userfaultfd,
-        trash: Userfaultfd,
+        Mechanism { layout, features, program, object, own, trash, start_task }: Mechanism,
         pages: MemoryRegion,
         headers: MemoryRegion,
     ) -> Result<Self, OpenError> {
         Ok(Self {
             layout,
+            features,
+            program,
             object,
             own,
             trash,
@@ -66,6 +92,11 @@ impl LinuxKernel {
             refused: RangeSet::default(),
             children: BTreeMap::new(),
             last_space: 0,
+            start_task,
+            dropper: None,
+            backlog: Vec::new(),
+            protected: Vec::new(),
+            damaged: None,
         })
     }
 
@@ -83,7 +114,10 @@ impl LinuxKernel {
         let mut incoming = Incoming::default();
         let spaces: Vec<SpaceId> =
             core::iter::once(SpaceId::OWN).chain(self.children.keys().copied()).collect();
-        let mut messages = Vec::new();
+        for (space, page) in core::mem::take(&mut self.protected) {
+            self.end_protection(space, page);
+        }
+        let mut messages = core::mem::take(&mut self.backlog);
         for space in spaces {
             // A child that has ended reads as an error; `space_alive` finds it.
             let _ = self.space(space).map(|context| context.read(&mut messages));
@@ -96,7 +130,8 @@ impl LinuxKernel {
 
     fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
         match message {
-            Message::Fault { page } => incoming.faults.push((space, page)),
+            Message::Fault { page, protected: true } => self.end_protection(space, page),
+            Message::Fault { page, protected: false } => incoming.faults.push((space, page)),
             Message::Forked { child } => {
                 self.last_space += 1;
                 let id = SpaceId(self.last_space);
@@ -122,11 +157,48 @@ impl LinuxKernel {
         }
     }
 
+    /// A thread waits to write to a page that was protected when it left, when it stayed, or when
+    /// the child was forked: by now the agent has no need of the protection. If the page is
+    /// missing, the thread faults again.
+    fn end_protection(&mut self, space: SpaceId, page: PageNumber) {
+        let Some(context) = self.space(space) else { return };
+        match context.unprotect(page.address(), PAGE_SIZE as u64) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => self.protected.push((space, page)),
+            // The mapping is gone.
+            Err(_) => self.wake(space, page),
+        }
+    }
+
+    /// True while there are events that the pager does not know of yet: until then its view of
+    /// the address space is not to be acted on. The kernel says so only until they are read.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.backlog.iter().any(|message| !matches!(message, Message::Fault { .. }))
+    }
+
+    /// True if [`Self::read`] has something to do already.
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty() || !self.protected.is_empty()
+    }
+
+    /// Memory that may have been dropped without being the agent's to drop.
+    pub(super) const fn take_damage(&mut self) -> Option<PageNumber> {
+        self.damaged.take()
+    }
+
+    /// The task that drops pages, if there can be one. The caller puts it back.
+    pub(super) fn take_dropper(&mut self) -> Option<Dropper> {
+        if !self.features.can_protect() {
+            return None;
+        }
+        self.dropper.take().or_else(|| Dropper::start(&self.layout, self.start_task).ok())
+    }
+
     fn space(&self, space: SpaceId) -> Option<&Userfaultfd> {
         if space == SpaceId::OWN { Some(&self.own) } else { self.children.get(&space) }
     }
 
-    /// Moves as many pages as possible; EAGAIN for a moment's lock is tried again.
+    /// Moves, or where the kernel cannot copies, as many pages as possible; EAGAIN for a moment's lock is tried again.
     fn transfer(&self, dst: u64, src: u64, count: u32, wake: bool) -> (u32, Result<(), Errno>) {
         let total = u64::from(count) << PAGE_SHIFT;
         let mut done = 0;
@@ -134,8 +206,13 @@ impl LinuxKernel {
         while done < total {
             // SAFETY: one side is the agent's frames, which nothing else uses; the other is
             // program memory that it has taken charge of, and whose content it keeps.
-            let (moved, result) =
-                unsafe { self.own.move_pages(dst + done, src + done, total - done, wake) };
+            let (moved, result) = unsafe {
+                if self.features.can_move() {
+                    self.own.move_pages(dst + done, src + done, total - done, wake)
+                } else {
+                    self.own.copy(dst + done, src + done, total - done)
+                }
+            };
             done += moved;
             tries = if moved > 0 { 0 } else { tries + 1 };
             if let Err(error) = result
@@ -187,9 +264,10 @@ impl LinuxKernel {
 
     fn register(&mut self, range: PageRange) -> bool {
         let length = range.count << PAGE_SHIFT;
+        let protectable = self.features.can_protect();
         // SAFETY: the pager answers the faults: with zeros for what was never touched, and with
         // the content that it moved out itself.
-        match unsafe { self.own.register(range.start.address(), length) } {
+        match unsafe { self.own.register(range.start.address(), length, protectable) } {
             Ok(()) => {
                 self.registered.insert(range);
                 true
@@ -201,7 +279,7 @@ impl LinuxKernel {
         }
     }
 
-    fn read_maps() -> Option<String> {
+    pub(super) fn read_maps() -> Option<String> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = rustix::fs::open("/proc/self/maps", flags, Mode::empty()).ok()?;
         let mut bytes = Vec::new();
@@ -237,7 +315,19 @@ impl Kernel for LinuxKernel {
     ) -> (u32, Result<(), EvictError>) {
         let mut moved = 0;
         while moved < count {
+            if self.is_unsettled() {
+                return (moved, Err(EvictError::Again));
+            }
             let at = page.plus(u64::from(moved));
+            if !self.features.can_move() {
+                let (more, result) =
+                    self.copy_out(at, FrameIndex(frame.0 + moved), count - moved);
+                moved += more;
+                match result {
+                    Ok(()) => continue,
+                    error => return (moved, error),
+                }
+            }
             let to = self.layout.frame(frame.0 + moved);
             let (more, result) = self.transfer_across(to, at.address(), count - moved, false);
             moved += more;
@@ -254,9 +344,23 @@ impl Kernel for LinuxKernel {
                     _ => return (moved, Err(EvictError::Pinned)),
                 }
             }
+            // A mapping that is not writable, or locked.
+            if error == Errno::INVAL {
+                let (more, result) =
+                    self.copy_out(at, FrameIndex(frame.0 + moved), count - moved);
+                moved += more;
+                match result {
+                    Ok(()) => continue,
+                    error => return (moved, error),
+                }
+            }
             return (moved, Err(evict_error(error)));
         }
         (moved, Ok(()))
+    }
+
+    fn moves_memory(&self) -> bool {
+        self.features.can_move()
     }
 
     fn move_in(
@@ -265,6 +369,9 @@ impl Kernel for LinuxKernel {
         page: PageNumber,
         count: u32,
     ) -> (u32, Result<(), FillError>) {
+        if self.is_unsettled() {
+            return (0, Err(FillError::Again));
+        }
         let from = self.layout.frame(frame.0);
         let (moved, result) = self.transfer_across(page.address(), from, count, true);
         (moved, result.map_err(fill_error))
@@ -276,6 +383,9 @@ impl Kernel for LinuxKernel {
         frame: FrameIndex,
         page: PageNumber,
     ) -> Result<(), FillError> {
+        if self.is_unsettled() {
+            return Err(FillError::Again);
+        }
         let from = self.layout.frame(frame.0);
         let context = self.space(space).ok_or(FillError::SpaceGone)?;
         // SAFETY: the frame has memory, and the pager has put the page's content there.
@@ -284,6 +394,9 @@ impl Kernel for LinuxKernel {
     }
 
     fn zero_in(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError> {
+        if self.is_unsettled() {
+            return Err(FillError::Again);
+        }
         let context = self.space(space).ok_or(FillError::SpaceGone)?;
         // SAFETY: the pager knows that the page was never written.
         unsafe { context.zero(page) }.map_err(fill_error)
@@ -292,6 +405,11 @@ impl Kernel for LinuxKernel {
     fn add_frames(&mut self, frame: FrameIndex, count: u32) -> u32 {
         for added in 0..count {
             let to = self.layout.frame(frame.0 + added);
+            if !self.features.can_move() {
+                // Writing is what gives memory to a page.
+                self.frames.page_mut(FrameIndex(frame.0 + added), |page| page.fill(0));
+                continue;
+            }
             // SAFETY: the frame is empty and the agent's own.
             let (bytes, _) = unsafe { self.own.copy(to, self.layout.zeros(), PAGE_SIZE as u64) };
             if bytes == 0 {
@@ -302,6 +420,16 @@ impl Kernel for LinuxKernel {
     }
 
     fn drop_frames(&mut self, frame: FrameIndex, count: u32) -> u32 {
+        if !self.features.can_move() {
+            let (start, length) =
+                (self.layout.frame(frame.0), (count as usize) << PAGE_SHIFT);
+            // SAFETY: the frames are free and the agent's own. They are not registered, so this
+            // waits for nobody.
+            let emptied = unsafe {
+                rustix::mm::madvise(start as *mut _, length, Advice::LinuxDontNeed)
+            };
+            return if emptied.is_ok() { count } else { 0 };
+        }
         let mut dropped = 0;
         while dropped < count {
             let batch = (count - dropped).min(Layout::trash_pages());
@@ -335,6 +463,9 @@ impl Kernel for LinuxKernel {
     }
 
     fn poison(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError> {
+        if self.is_unsettled() {
+            return Err(FillError::Again);
+        }
         self.space(space).ok_or(FillError::SpaceGone)?.poison(page).map_err(fill_error)
     }
 
@@ -343,6 +474,9 @@ impl Kernel for LinuxKernel {
     }
 
     fn register_more(&mut self, pages: u64, into: &mut Vec<(PageRange, Vec<PageNumber>)>) {
+        if self.is_unsettled() {
+            return;
+        }
         let Some(maps) = Self::read_maps() else { return };
         let mut found = 0;
         for range in eligible_ranges(&maps, &[self.layout.range(), self.object]) {
@@ -374,7 +508,7 @@ impl Kernel for LinuxKernel {
     }
 }
 
-const fn pages(start: u64, end: u64) -> PageRange {
+pub(super) const fn pages(start: u64, end: u64) -> PageRange {
     let first = PageNumber::containing(start);
     PageRange::new(first, PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0)
 }

@@ -6,6 +6,8 @@
 mod abi;
 pub mod agent;
 mod context;
+mod copy_out;
+mod dropper;
 mod eligible;
 mod features;
 mod frame_memory;
@@ -17,5 +19,6 @@ mod range_set;
 mod residency;
 
 pub use context::{OpenError, Userfaultfd};
+pub use dropper::{StartTask, TaskMain};
 pub use features::FeatureError;
 pub use layout::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE};

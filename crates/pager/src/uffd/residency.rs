@@ -17,6 +17,7 @@ const REGIONS: usize = 256;
 pub(super) struct Residency {
     pagemap: OwnedFd,
     statm: OwnedFd,
+    status: OwnedFd,
 }
 
 impl Residency {
@@ -24,7 +25,11 @@ impl Residency {
         let open = |path: &str| {
             rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         };
-        Ok(Self { pagemap: open("/proc/self/pagemap")?, statm: open("/proc/self/statm")? })
+        Ok(Self {
+            pagemap: open("/proc/self/pagemap")?,
+            statm: open("/proc/self/statm")?,
+            status: open("/proc/self/status")?,
+        })
     }
 
     /// Pages of anonymous memory of the address space: `resident` less `shared` of proc_pid_statm(5),
@@ -37,6 +42,23 @@ impl Residency {
         let resident: u64 = fields.next()?.parse().ok()?;
         let shared: u64 = fields.next()?.parse().ok()?;
         Some(resident.saturating_sub(shared))
+    }
+
+    /// True if memory of the address space is registered for long: the buffers of io_uring, or of
+    /// an RDMA adapter (VmPin of proc_pid_status(5)). Which pages that are is not told. vfio
+    /// accounts as mlock does, and cannot be told from it.
+    pub(super) fn has_pins(&self) -> bool {
+        status_field(&self.status, "VmPin:").is_none_or(|kib| kib > 0)
+    }
+
+    /// Threads of the program.
+    pub(super) fn program_threads(&self, program: i32) -> u64 {
+        let path = alloc::format!("/proc/{program}/status");
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open(path.as_str(), flags, Mode::empty())
+            .ok()
+            .and_then(|status| status_field(&status, "Threads:"))
+            .unwrap_or(u64::MAX)
     }
 
     /// The pages of a range that have content, in memory or in swap.
@@ -70,6 +92,16 @@ impl Residency {
         }
         Ok(pages)
     }
+}
+
+/// A number in a status file.
+fn status_field(status: &OwnedFd, name: &str) -> Option<u64> {
+    let mut text = [0u8; 4096];
+    let length = rustix::io::pread(status, &mut text, 0).ok()?;
+    // Groups and names before the fields are not all UTF-8.
+    let text = alloc::string::String::from_utf8_lossy(&text[..length]);
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// PAGEMAP_SCAN: `_IOWR('f', 16, struct pm_scan_arg)`, which returns a count.

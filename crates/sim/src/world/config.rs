@@ -83,6 +83,11 @@ impl WorldConfig {
     }
 
     pub(super) const fn failure(&self, at: Time, kind: FailureKind) -> Failure {
-        Failure { seed: self.seed, steps: self.steps, at, kind }
+        Failure {
+            seed: self.seed,
+            steps: self.steps,
+            at,
+            kind,
+        }
     }
 }

@@ -15,7 +15,10 @@ pub(super) fn page_of(value: u64) -> Box<[u8; PAGE_SIZE]> {
 
 /// The value that made a page; `None` if it is no whole page of any.
 pub(super) fn value_of(page: &[u8; PAGE_SIZE]) -> Option<u64> {
-    let words = || page.chunks_exact(WORD).filter_map(|word| word.try_into().ok());
+    let words = || {
+        page.chunks_exact(WORD)
+            .filter_map(|word| word.try_into().ok())
+    };
     let value = words().next().map(u64::from_le_bytes)?;
     words()
         .map(u64::from_le_bytes)
@@ -29,7 +32,9 @@ pub(super) fn value_of(page: &[u8; PAGE_SIZE]) -> Option<u64> {
 const fn word_of(value: u64, index: usize) -> u64 {
     match index {
         0 => value,
-        _ => value.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(index as u32 % 64),
+        _ => value
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_left(index as u32 % 64),
     }
 }
 

@@ -8,13 +8,20 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FailureKind {
     #[error("{page:?} of space {} holds {found:?}, expected one of {allowed:?}", space.0)]
-    WrongData { space: SpaceId, page: PageNumber, found: Option<u64>, allowed: Vec<u64> },
+    WrongData {
+        space: SpaceId,
+        page: PageNumber,
+        found: Option<u64>,
+        allowed: Vec<u64>,
+    },
     #[error("{page:?} gave SIGBUS although no memory node was lost")]
     BusError { page: PageNumber },
     #[error("the simulated program touched {page:?}, which it has not mapped")]
     NotMapped { page: PageNumber },
     #[error("{resident} pages are local, {limit} are allowed")]
     OverLimit { resident: u64, limit: u64 },
+    #[error("serving the fault on {page:?} posted a write-back")]
+    WriteInFault { page: PageNumber },
     #[error("the pager gave up: {0:?}")]
     GaveUp(PagerEvent),
     #[error("nothing happens any more: {0}")]
@@ -37,7 +44,12 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, steps, at, kind } = self;
+        let Self {
+            seed,
+            steps,
+            at,
+            kind,
+        } = self;
         writeln!(f, "seed {seed}, {at:?}: {kind}")?;
         write!(f, "replay with: legato sim --seed {seed} --steps {steps}")
     }

@@ -31,7 +31,12 @@ pub struct SimFrames {
 impl SimFrames {
     /// The regions must have room for `frames` pages and headers.
     pub fn new(frames: u32, pages: Registered, headers: Registered) -> Self {
-        Self { pages, headers, backed: vec![false; frames as usize], backed_count: 0 }
+        Self {
+            pages,
+            headers,
+            backed: vec![false; frames as usize],
+            backed_count: 0,
+        }
     }
 
     /// Frames that have memory.
@@ -59,7 +64,11 @@ impl SimFrames {
     }
 
     fn offset(&self, frame: FrameIndex) -> usize {
-        assert!(self.backed[frame.0 as usize], "frame {} has no memory", frame.0);
+        assert!(
+            self.backed[frame.0 as usize],
+            "frame {} has no memory",
+            frame.0
+        );
         frame.0 as usize * PAGE_SIZE
     }
 }
@@ -68,7 +77,11 @@ impl FrameMemory for SimFrames {
     fn page<R>(&self, frame: FrameIndex, read: impl FnOnce(&[u8; PAGE_SIZE]) -> R) -> R {
         let start = self.offset(frame);
         let bytes = self.pages.bytes.borrow();
-        read(bytes[start..].first_chunk().expect("the region covers every frame"))
+        read(
+            bytes[start..]
+                .first_chunk()
+                .expect("the region covers every frame"),
+        )
     }
 
     fn page_mut<R>(
@@ -78,13 +91,21 @@ impl FrameMemory for SimFrames {
     ) -> R {
         let start = self.offset(frame);
         let mut bytes = self.pages.bytes.borrow_mut();
-        write(bytes[start..].first_chunk_mut().expect("the region covers every frame"))
+        write(
+            bytes[start..]
+                .first_chunk_mut()
+                .expect("the region covers every frame"),
+        )
     }
 
     fn header<R>(&self, frame: FrameIndex, read: impl FnOnce(&[u8; SLOT_HEADER_SIZE]) -> R) -> R {
         let bytes = self.headers.bytes.borrow();
         let start = frame.0 as usize * SLOT_HEADER_SIZE;
-        read(bytes[start..].first_chunk().expect("the region covers every header"))
+        read(
+            bytes[start..]
+                .first_chunk()
+                .expect("the region covers every header"),
+        )
     }
 
     fn set_header(&mut self, frame: FrameIndex, header: &[u8; SLOT_HEADER_SIZE]) {
@@ -95,7 +116,10 @@ impl FrameMemory for SimFrames {
 
     fn copy_page(&mut self, from: FrameIndex, to: FrameIndex) {
         let (from, to) = (self.offset(from), self.offset(to));
-        self.pages.bytes.borrow_mut().copy_within(from..from + PAGE_SIZE, to);
+        self.pages
+            .bytes
+            .borrow_mut()
+            .copy_within(from..from + PAGE_SIZE, to);
     }
 
     fn entries(&self, frame: FrameIndex) -> [ScatterGatherEntry; 2] {

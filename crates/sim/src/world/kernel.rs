@@ -45,7 +45,9 @@ impl SimKernel {
     }
 
     pub(super) fn space_mut(&mut self, space: SpaceId) -> &mut Space {
-        self.spaces.get_mut(&space).expect("a running thread has an address space")
+        self.spaces
+            .get_mut(&space)
+            .expect("a running thread has an address space")
     }
 
     pub(super) fn touch(&mut self, space: SpaceId, page: u64) -> Access {
@@ -56,13 +58,16 @@ impl SimKernel {
     /// then is the content dropped.
     pub(super) fn announce_removal(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
         let place = self.space_mut(space);
-        let registered = (range.start.0..range.end().0).any(|page| place.registered.contains(&page));
+        let registered =
+            (range.start.0..range.end().0).any(|page| place.registered.contains(&page));
         registered.then(|| place.report(SpaceEvent::Removed { space, range }))
     }
 
     pub(super) fn unmap(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
         let place = self.space_mut(space);
-        place.unmap(range).then(|| place.report(SpaceEvent::Removed { space, range }))
+        place
+            .unmap(range)
+            .then(|| place.report(SpaceEvent::Removed { space, range }))
     }
 
     pub(super) fn remap(
@@ -103,11 +108,15 @@ impl SimKernel {
 
     /// True if the pager has read the event, or the space is gone with all its events.
     pub(super) fn is_read(&self, space: SpaceId, event: u64) -> bool {
-        self.spaces.get(&space).is_none_or(|space| space.events_read >= event)
+        self.spaces
+            .get(&space)
+            .is_none_or(|space| space.events_read >= event)
     }
 
     pub(super) fn has_messages(&self) -> bool {
-        self.spaces.values().any(|space| !space.events.is_empty() || !space.faults.is_empty())
+        self.spaces
+            .values()
+            .any(|space| !space.events.is_empty() || !space.faults.is_empty())
     }
 
     /// Reads what waits. A read gives faults before events, so events may stay unread for a while.
@@ -115,7 +124,9 @@ impl SimKernel {
         let mut messages = Messages::default();
         for (&id, space) in &mut self.spaces {
             let faults_only = !space.faults.is_empty() && self.random.ratio(1, 4);
-            messages.faults.extend(space.faults.drain(..).map(|page| (id, page)));
+            messages
+                .faults
+                .extend(space.faults.drain(..).map(|page| (id, page)));
             if faults_only {
                 continue;
             }
@@ -133,7 +144,10 @@ impl SimKernel {
 
     /// The mappings of a space.
     pub(super) fn mappings(&self, space: SpaceId) -> Vec<PageRange> {
-        self.spaces.get(&space).map(Space::mappings).unwrap_or_default()
+        self.spaces
+            .get(&space)
+            .map(Space::mappings)
+            .unwrap_or_default()
     }
 
     /// True if the page is present in the program.
@@ -312,8 +326,11 @@ impl Kernel for SimKernel {
         for range in place.unregistered(REGISTERED_AT_A_TIME) {
             let pages_of = range.start.0..range.end().0;
             place.registered.extend(pages_of.clone());
-            let resident: Vec<PageNumber> =
-                place.present.range(pages_of).map(|(&page, _)| PageNumber(page)).collect();
+            let resident: Vec<PageNumber> = place
+                .present
+                .range(pages_of)
+                .map(|(&page, _)| PageNumber(page))
+                .collect();
             found += resident.len() as u64;
             into.push((range, resident));
             if found >= pages {

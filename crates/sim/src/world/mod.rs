@@ -7,6 +7,7 @@
 //! not: memory that a parent and a forked child share until one writes (each has its own copy at
 //! once), and time that locks cost.
 
+mod agent;
 mod config;
 mod content;
 mod defect;
@@ -88,9 +89,9 @@ fn end_threads(world: &mut World) -> Result<(), Failure> {
     loop {
         world.run_until(|world| world.thread_states().iter().all(settled))?;
         let states = world.thread_states();
-        let child = states.iter().position(|&(space, state)| {
-            space != SpaceId::OWN && state == State::Idle
-        });
+        let child = states
+            .iter()
+            .position(|&(space, state)| space != SpaceId::OWN && state == State::Idle);
         let Some(child) = child else { return Ok(()) };
         world.begin(child, Operation::Exit);
     }

@@ -15,6 +15,7 @@ const REACTION: Duration = Duration::from_micros(1);
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) alive: bool,
+    frozen: bool,
     pub(super) server: NodeServer,
     provider: SimProvider,
     turn_at: Time,
@@ -28,18 +29,28 @@ impl Node {
     ) -> Result<Self, FailureKind> {
         let name = format!("node-{index}");
         let mut provider = network.provider(&name);
-        let config = NodeConfig { incarnation: u64::from(index) + 1, capacity };
+        let config = NodeConfig {
+            incarnation: u64::from(index) + 1,
+            capacity,
+        };
         let mut server = NodeServer::new(&mut provider, FabricConfig::default(), config)
             .map_err(|_| FailureKind::Setup)?;
         server
             .listen(&mut provider, &Address::Sim(name.clone()))
             .map_err(|_| FailureKind::Setup)?;
-        Ok(Self { name, alive: true, server, provider, turn_at: Time::ZERO })
+        Ok(Self {
+            name,
+            alive: true,
+            frozen: false,
+            server,
+            provider,
+            turn_at: Time::ZERO,
+        })
     }
 
     /// When the node does something next.
     pub(super) fn due(&self, now: Time) -> Time {
-        if !self.alive {
+        if !self.alive || self.frozen {
             Time::NEVER
         } else if self.provider.has_work() {
             self.turn_at.min(now + REACTION)
@@ -49,11 +60,20 @@ impl Node {
     }
 
     pub(super) fn turn_if_due(&mut self, now: Time) {
-        if !self.alive || (self.turn_at > now && !self.provider.has_work()) {
+        if !self.alive || self.frozen || (self.turn_at > now && !self.provider.has_work()) {
             return;
         }
         let turn = self.server.turn(&mut self.provider, now);
-        self.turn_at = if turn.progressed { now + REACTION } else { turn.deadline };
+        self.turn_at = if turn.progressed {
+            now + REACTION
+        } else {
+            turn.deadline
+        };
+    }
+
+    pub(super) fn freeze(&mut self, network: &SimNetwork) {
+        network.freeze(&self.name);
+        self.frozen = true;
     }
 
     pub(super) fn kill(&mut self, network: &SimNetwork) {

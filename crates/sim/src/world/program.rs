@@ -21,7 +21,11 @@ pub enum Operation {
     /// `madvise(MADV_DONTNEED)`.
     DontNeed(PageRange),
     /// `mremap` to another address, with so many new pages behind.
-    Remap { from: PageRange, to: PageNumber, grow: u64 },
+    Remap {
+        from: PageRange,
+        to: PageNumber,
+        grow: u64,
+    },
     Fork,
     /// A device holds the page.
     Pin(PageNumber),
@@ -43,11 +47,23 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Idle,
-    Running { operation: Operation, since: Time },
+    Running {
+        operation: Operation,
+        since: Time,
+    },
     /// Until the page is there.
-    Faulted { operation: Operation, page: u64, since: Time },
+    Faulted {
+        operation: Operation,
+        page: u64,
+        since: Time,
+    },
     /// Until the pager has read the event.
-    Announced { operation: Operation, event: u64, outcome: Outcome, since: Time },
+    Announced {
+        operation: Operation,
+        event: u64,
+        outcome: Outcome,
+        since: Time,
+    },
     Ended,
 }
 
@@ -85,13 +101,22 @@ impl Model {
         page: u64,
         found: Option<u64>,
     ) -> Result<u64, FailureKind> {
-        let allowed = self.pages(space).get(&page).cloned().unwrap_or_else(|| vec![0]);
+        let allowed = self
+            .pages(space)
+            .get(&page)
+            .cloned()
+            .unwrap_or_else(|| vec![0]);
         match found.filter(|value| allowed.contains(value)) {
             Some(value) => {
                 self.pages(space).insert(page, vec![value]);
                 Ok(value)
             }
-            None => Err(FailureKind::WrongData { space, page: PageNumber(page), found, allowed }),
+            None => Err(FailureKind::WrongData {
+                space,
+                page: PageNumber(page),
+                found,
+                allowed,
+            }),
         }
     }
 
@@ -112,12 +137,21 @@ impl Model {
                 allowed.push(0);
             }
         }
-        self.removals.push(Removal { space, range, written: BTreeSet::new() });
+        self.removals.push(Removal {
+            space,
+            range,
+            written: BTreeSet::new(),
+        });
     }
 
     fn end_removal(&mut self, space: SpaceId, range: PageRange) {
-        let place = self.removals.iter().position(|r| r.space == space && r.range == range);
-        let Some(removal) = place.map(|place| self.removals.remove(place)) else { return };
+        let place = self
+            .removals
+            .iter()
+            .position(|r| r.space == space && r.range == range);
+        let Some(removal) = place.map(|place| self.removals.remove(place)) else {
+            return;
+        };
         for page in range.start.0..range.end().0 {
             // What was written in the meantime may have been moved out before the drop.
             if removal.written.contains(&page)
@@ -160,7 +194,11 @@ pub(super) fn step(
     match state {
         State::Running { operation, since } => start(kernel, model, space, operation, since),
         // The event was read: now `madvise` does what it announced; the others have done it.
-        State::Announced { operation: Operation::DontNeed(range), outcome, .. } => {
+        State::Announced {
+            operation: Operation::DontNeed(range),
+            outcome,
+            ..
+        } => {
             kernel.space_mut(space).zap(range);
             model.end_removal(space, range);
             Ok(Step::Finished(outcome))
@@ -178,16 +216,27 @@ fn start(
     since: Time,
 ) -> Result<Step, FailureKind> {
     let announced = |event: Option<u64>, outcome: Outcome| match event {
-        Some(event) => Step::Waits(State::Announced { operation, event, outcome, since }),
+        Some(event) => Step::Waits(State::Announced {
+            operation,
+            event,
+            outcome,
+            since,
+        }),
         None => Step::Finished(outcome),
     };
     Ok(match operation {
         Operation::Read(PageNumber(page)) | Operation::Write(PageNumber(page), _) => {
             match kernel.touch(space, page) {
-                Access::Fault => Step::Waits(State::Faulted { operation, page, since }),
+                Access::Fault => Step::Waits(State::Faulted {
+                    operation,
+                    page,
+                    since,
+                }),
                 Access::BusError => Step::Finished(Outcome::BusError),
                 Access::SegmentationFault => {
-                    return Err(FailureKind::NotMapped { page: PageNumber(page) });
+                    return Err(FailureKind::NotMapped {
+                        page: PageNumber(page),
+                    });
                 }
                 Access::Page => Step::Finished(access(kernel, model, space, page, operation)?),
             }
@@ -205,7 +254,12 @@ fn start(
             match kernel.announce_removal(space, range) {
                 Some(event) => {
                     let outcome = Outcome::Done;
-                    Step::Waits(State::Announced { operation, event, outcome, since })
+                    Step::Waits(State::Announced {
+                        operation,
+                        event,
+                        outcome,
+                        since,
+                    })
                 }
                 None => {
                     kernel.space_mut(space).zap(range);
@@ -251,7 +305,10 @@ fn access(
     operation: Operation,
 ) -> Result<Outcome, FailureKind> {
     let place = kernel.space_mut(space);
-    let content = place.present.get_mut(&page).expect("the page was touched just now");
+    let content = place
+        .present
+        .get_mut(&page)
+        .expect("the page was touched just now");
     // Writes look too: a page that comes back wrong is wrong whoever overwrites it.
     let value = model.read(space, page, value_of(content))?;
     if let Operation::Write(_, new) = operation {

@@ -29,7 +29,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counters = &self.counters;
         let quantile = |per_mille| Duration::from_nanos(self.fault_ns.quantile(per_mille));
-        writeln!(f, "seed {}, {} steps: history {:016x}", self.seed, self.steps, self.trace_hash)?;
+        writeln!(
+            f,
+            "seed {}, {} steps: history {:016x}",
+            self.seed, self.steps, self.trace_hash
+        )?;
         writeln!(
             f,
             "{} accesses checked in {} of virtual time, {} forks, {} SIGBUS",

@@ -13,29 +13,20 @@ use legato_base::wire::slot::SLOT_HEADER_SIZE;
 use legato_base::{Bytes, ClientId, Duration, PAGE_SIZE, Random, Time};
 use legato_fabric::{Fabric, FabricConfig};
 use legato_pager::replacement::ScanResistant;
-use legato_pager::{Budget, Fault, FrameBuffer, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId};
+use legato_pager::{Budget, FrameBuffer, Pager, PagerConfig, PagerFabric, SpaceId};
 use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
 
-/// What the agent's turn costs, and what each fault and each page adds (measured orders of
-/// magnitude: a system call, an ioctl, 0.2 us a page of a batched MOVE).
-const TURN_COST: Duration = Duration::from_nanos(500);
-const FAULT_COST: u64 = 700;
-const PAGE_COST: u64 = 200;
-/// How often a busy agent looks again when nothing tells it to.
-const SPIN: Duration = Duration::from_micros(20);
-/// The agent sleeps no longer than this.
-const SLEEP_MAX: Duration = Duration::from_millis(250);
 /// Between two operations of a thread, at most; a quarter of it at least. Memory that the pager is
 /// not in charge of then grows by less than a headroom between two of its measurements.
-const THREAD_PACE: u64 = 10_000;
+pub(super) const THREAD_PACE: u64 = 10_000;
 /// Without one finished operation of the program for so long, it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-struct Thread {
-    space: SpaceId,
-    state: State,
-    at: Time,
+pub(super) struct Thread {
+    pub(super) space: SpaceId,
+    pub(super) state: State,
+    pub(super) at: Time,
     outcome: Option<Outcome>,
 }
 
@@ -45,26 +36,26 @@ pub struct World {
     pub(super) config: WorldConfig,
     pub(super) network: SimNetwork,
     pub(super) nodes: Vec<Node>,
-    provider: SimProvider,
-    fabric: Fabric<FrameBuffer>,
-    pager: Pager<SimKernel>,
-    regions: [MemoryRegion; 2],
-    model: Model,
-    threads: Vec<Thread>,
-    random: Random,
-    history: History,
-    agent_at: Time,
+    pub(super) provider: SimProvider,
+    pub(super) fabric: Fabric<FrameBuffer>,
+    pub(super) pager: Pager<SimKernel>,
+    pub(super) regions: [MemoryRegion; 2],
+    pub(super) model: Model,
+    pub(super) threads: Vec<Thread>,
+    pub(super) random: Random,
+    pub(super) history: History,
+    pub(super) agent_at: Time,
     /// The agent's CPU is busy until then.
-    agent_free_at: Time,
-    progress_at: Time,
-    limit: u64,
-    ready: bool,
-    node_lost: bool,
-    accesses: u64,
-    bus_errors: u64,
-    forks: u64,
-    resident_peak: u64,
-    fault_ns: Histogram,
+    pub(super) agent_free_at: Time,
+    pub(super) progress_at: Time,
+    pub(super) limit: u64,
+    pub(super) ready: bool,
+    pub(super) node_lost: bool,
+    pub(super) accesses: u64,
+    pub(super) bus_errors: u64,
+    pub(super) forks: u64,
+    pub(super) resident_peak: u64,
+    pub(super) fault_ns: Histogram,
 }
 
 impl World {
@@ -86,8 +77,8 @@ impl World {
             .map(|index| Node::start(&network, index, config.node_capacity))
             .collect::<Result<Vec<_>, _>>()?;
         let mut provider = network.provider("program");
-        let mut fabric = Fabric::new(&mut provider, FabricConfig::default())
-            .map_err(|_| FailureKind::Setup)?;
+        let mut fabric =
+            Fabric::new(&mut provider, FabricConfig::default()).map_err(|_| FailureKind::Setup)?;
         let budget = Budget::new(Bytes::pages(config.cache_pages));
         let pages = register(&mut provider, &fabric, budget.frames(), PAGE_SIZE)?;
         let headers = register(&mut provider, &fabric, budget.frames(), SLOT_HEADER_SIZE)?;
@@ -97,10 +88,16 @@ impl World {
         let pager_config = PagerConfig {
             client: ClientId(random.next_u64()),
             cache: Bytes::pages(config.cache_pages),
-            nodes: nodes.iter().map(|node| Address::Sim(node.name.clone())).collect(),
+            nodes: nodes
+                .iter()
+                .map(|node| Address::Sim(node.name.clone()))
+                .collect(),
         };
-        let mut net =
-            PagerFabric { fabric: &mut fabric, provider: &mut provider, now: Time::ZERO };
+        let mut net = PagerFabric {
+            fabric: &mut fabric,
+            provider: &mut provider,
+            now: Time::ZERO,
+        };
         let policy = Box::new(ScanResistant::default());
         let pager = Pager::new(&pager_config, kernel, policy, &mut net);
         let idle = || Thread {
@@ -151,7 +148,9 @@ impl World {
     /// Bytes that all living nodes hold for clients.
     pub fn node_bytes_used(&self) -> u64 {
         let alive = self.nodes.iter().filter(|node| node.alive);
-        alive.map(|node| node.server.node().status().used_bytes).sum()
+        alive
+            .map(|node| node.server.node().status().used_bytes)
+            .sum()
     }
 
     pub(super) fn failure(&self, kind: FailureKind) -> Failure {
@@ -161,12 +160,18 @@ impl World {
     /// The next idle thread from `first` on.
     pub(super) fn idle_thread(&self, first: usize) -> Option<usize> {
         let idle = |thread: &Thread| thread.state == State::Idle;
-        self.threads[first..].iter().position(idle).map(|place| first + place)
+        self.threads[first..]
+            .iter()
+            .position(idle)
+            .map(|place| first + place)
     }
 
     /// The space and state of every thread.
     pub(super) fn thread_states(&self) -> Vec<(SpaceId, State)> {
-        self.threads.iter().map(|thread| (thread.space, thread.state)).collect()
+        self.threads
+            .iter()
+            .map(|thread| (thread.space, thread.state))
+            .collect()
     }
 
     /// Gives an idle thread something to do.
@@ -176,7 +181,11 @@ impl World {
     pub fn begin(&mut self, thread: usize, operation: Operation) {
         let since = self.now();
         let thread = &mut self.threads[thread];
-        assert_eq!(thread.state, State::Idle, "a thread does one thing at a time");
+        assert_eq!(
+            thread.state,
+            State::Idle,
+            "a thread does one thing at a time"
+        );
         thread.state = State::Running { operation, since };
         let pace = self.random.below(THREAD_PACE * 3 / 4) + THREAD_PACE / 4;
         thread.at = since + Duration::from_nanos(pace);
@@ -193,8 +202,17 @@ impl World {
     }
 
     fn add_thread(&mut self, space: SpaceId) {
-        let thread = Thread { space, state: State::Idle, at: self.now(), outcome: None };
-        match self.threads.iter().position(|thread| thread.state == State::Ended) {
+        let thread = Thread {
+            space,
+            state: State::Idle,
+            at: self.now(),
+            outcome: None,
+        };
+        match self
+            .threads
+            .iter()
+            .position(|thread| thread.state == State::Ended)
+        {
             Some(ended) => self.threads[ended] = thread,
             None => self.threads.push(thread),
         }
@@ -204,6 +222,11 @@ impl World {
     pub fn kill_node(&mut self, index: usize) {
         self.nodes[index].kill(&self.network);
         self.node_lost = true;
+    }
+
+    /// Stops a memory node and its NIC; what was sent to it waits.
+    pub fn freeze_node(&mut self, index: usize) {
+        self.nodes[index].freeze(&self.network);
     }
 
     /// Lets the world go on until `done` says so.
@@ -232,15 +255,20 @@ impl World {
             node.turn_if_due(now);
         }
         for index in 0..self.threads.len() {
-            self.step_thread(index, now).map_err(|kind| self.config.failure(now, kind))?;
+            self.step_thread(index, now)
+                .map_err(|kind| self.config.failure(now, kind))?;
         }
         if self.agent_due() <= now {
-            self.turn_agent(now).map_err(|kind| self.config.failure(now, kind))?;
+            self.turn_agent(now)
+                .map_err(|kind| self.config.failure(now, kind))?;
         }
         let resident = self.pager.kernel().resident();
         self.resident_peak = self.resident_peak.max(resident);
         if resident > self.limit {
-            let kind = FailureKind::OverLimit { resident, limit: self.limit };
+            let kind = FailureKind::OverLimit {
+                resident,
+                limit: self.limit,
+            };
             return Err(self.failure(kind));
         }
         Ok(())
@@ -262,13 +290,10 @@ impl World {
         let threads = self.threads.iter().map(|thread| self.thread_due(thread));
         let nodes = self.nodes.iter().map(|node| node.due(now));
         let network = self.network.next_event_time().unwrap_or(Time::NEVER);
-        threads.chain(nodes).fold(network.min(self.agent_due()), Time::min).max(now)
-    }
-
-    fn agent_due(&self) -> Time {
-        let woken = self.provider.has_work() || self.pager.kernel().has_messages();
-        let wanted = if woken { Time::ZERO } else { self.agent_at };
-        wanted.max(self.agent_free_at)
+        threads
+            .chain(nodes)
+            .fold(network.min(self.agent_due()), Time::min)
+            .max(now)
     }
 
     fn thread_due(&self, thread: &Thread) -> Time {
@@ -314,10 +339,15 @@ impl World {
                 self.accesses += 1;
                 self.history.word(value);
             }
-            Outcome::Done => self.accesses += u64::from(matches!(
-                state,
-                State::Running { operation: Operation::Write(..), .. }
-            )),
+            Outcome::Done => {
+                self.accesses += u64::from(matches!(
+                    state,
+                    State::Running {
+                        operation: Operation::Write(..),
+                        ..
+                    }
+                ))
+            }
             Outcome::Child(child) => {
                 self.forks += 1;
                 self.add_thread(child);
@@ -339,58 +369,13 @@ impl World {
         Ok(())
     }
 
-    /// The agent's loop body, as in the agent of a real program.
-    fn turn_agent(&mut self, now: Time) -> Result<(), FailureKind> {
-        let messages = self.pager.kernel_mut().read();
-        let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * messages.faults.len() as u64);
-        let mut net =
-            PagerFabric { fabric: &mut self.fabric, provider: &mut self.provider, now };
-        for event in messages.events {
-            self.pager.handle_space_event(event, &net);
-        }
-        for (space, page) in messages.faults {
-            let page = legato_base::PageNumber(page);
-            self.pager.handle_fault(Fault { space, page, at: now }, &mut net);
-        }
-        let deadline = self.pager.turn(&mut net);
-        self.pager.account_served(now);
-        let pages = std::mem::take(&mut self.pager.kernel_mut().pages_handled);
-        cost = cost + Duration::from_nanos(PAGE_COST * pages);
-        self.agent_free_at = now + cost;
-        let later = if self.pager.is_busy() { SPIN } else { SLEEP_MAX };
-        self.agent_at = deadline.min(self.agent_free_at + later);
-        self.wake_threads(self.agent_free_at);
-        while let Some(event) = self.pager.poll_event() {
-            match event {
-                PagerEvent::Ready => self.ready = true,
-                PagerEvent::NodeLost { .. } | PagerEvent::PageRejected { .. }
-                    if self.node_lost => {}
-                event => return Err(FailureKind::GaveUp(event)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Threads whose pages are there go on when the agent is done.
-    fn wake_threads(&mut self, at: Time) {
-        let mut woken = std::mem::take(&mut self.pager.kernel_mut().woken);
-        woken.sort_unstable();
-        for thread in &mut self.threads {
-            if let State::Faulted { operation, page, since } = thread.state
-                && woken.binary_search(&(thread.space, page)).is_ok()
-            {
-                thread.state = State::Running { operation, since };
-                thread.at = at + Duration::from_nanos(self.random.below(THREAD_PACE));
-                self.fault_ns.record(at.since(since).as_nanos());
-            }
-        }
-    }
-
     /// Disconnects from the nodes and gives everything back.
     pub(super) fn shut_down(&mut self) -> Result<(), Failure> {
         let at = self.now();
         let refused = |_| self.config.failure(at, FailureKind::Setup);
-        self.fabric.disconnect_all(&mut self.provider).map_err(refused)?;
+        self.fabric
+            .disconnect_all(&mut self.provider)
+            .map_err(refused)?;
         while self.fabric.poll_event().is_some() {}
         for region in self.regions {
             self.provider.deregister_region(&region).map_err(refused)?;

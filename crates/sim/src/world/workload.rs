@@ -13,10 +13,18 @@ const CHILD_LIFE: u64 = 60;
 /// How a thread walks.
 #[derive(Clone, Copy, Debug)]
 enum Walk {
-    Forward { next: u64, left: u64 },
-    Anywhere { left: u64 },
+    Forward {
+        next: u64,
+        left: u64,
+    },
+    Anywhere {
+        left: u64,
+    },
     /// Around one place again and again.
-    Near { place: u64, left: u64 },
+    Near {
+        place: u64,
+        left: u64,
+    },
 }
 
 /// The choices of all threads.
@@ -51,7 +59,12 @@ impl Workload {
     }
 
     fn mapped(&self, space: SpaceId) -> u64 {
-        self.mappings.get(&space).into_iter().flatten().map(|range| range.count).sum()
+        self.mappings
+            .get(&space)
+            .into_iter()
+            .flatten()
+            .map(|range| range.count)
+            .sum()
     }
 
     /// A child has begun, with these mappings.
@@ -126,9 +139,8 @@ impl Workload {
     }
 
     fn children(&self, threads: &[(SpaceId, State)]) -> usize {
-        let lives = |&&(space, state): &&(SpaceId, State)| {
-            space != SpaceId::OWN && state != State::Ended
-        };
+        let lives =
+            |&&(space, state): &&(SpaceId, State)| space != SpaceId::OWN && state != State::Ended;
         threads.iter().filter(lives).count()
     }
 
@@ -194,12 +206,18 @@ impl Workload {
         let grow = self.random.below(2) * self.random.below(20);
         let to = self.fresh(from.count + grow);
         self.cut(from);
-        Operation::Remap { from, to: to.start, grow }
+        Operation::Remap {
+            from,
+            to: to.start,
+            grow,
+        }
     }
 
     /// Takes a part out of the mapping that it lies in.
     fn cut(&mut self, part: PageRange) {
-        let Some(mappings) = self.mappings.get_mut(&SpaceId::OWN) else { return };
+        let Some(mappings) = self.mappings.get_mut(&SpaceId::OWN) else {
+            return;
+        };
         let Some(place) = mappings.iter().position(|range| range.contains(part.start)) else {
             return;
         };
@@ -218,12 +236,7 @@ impl Workload {
         Operation::Pin(page)
     }
 
-    fn touch(
-        &mut self,
-        thread: usize,
-        space: SpaceId,
-        threads: &[(SpaceId, State)],
-    ) -> Operation {
+    fn touch(&mut self, thread: usize, space: SpaceId, threads: &[(SpaceId, State)]) -> Operation {
         let page = self.walk(thread, space);
         let changing = |&(other, state): &(SpaceId, State)| {
             other == space
@@ -273,7 +286,11 @@ impl Workload {
                 *place + self.random.below(24)
             }
         };
-        if self.is_mapped(space, page) { page } else { self.any_mapping(space).start.0 }
+        if self.is_mapped(space, page) {
+            page
+        } else {
+            self.any_mapping(space).start.0
+        }
     }
 
     fn new_walk(&mut self, space: SpaceId) -> Walk {
@@ -289,7 +306,9 @@ impl Workload {
 
     fn is_mapped(&self, space: SpaceId, page: u64) -> bool {
         let mappings = self.mappings.get(&space).into_iter().flatten();
-        mappings.into_iter().any(|range| range.contains(PageNumber(page)))
+        mappings
+            .into_iter()
+            .any(|range| range.contains(PageNumber(page)))
     }
 
     /// What is mapped, for whoever cleans up.

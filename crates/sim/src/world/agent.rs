@@ -1,0 +1,94 @@
+//! The agent of the simulated program: reads what its kernel says, and lets the pager work.
+
+use super::failure::FailureKind;
+use super::program::State;
+use super::state::{THREAD_PACE, World};
+use legato_base::{Duration, PageNumber, Time};
+use legato_pager::{Fault, PagerEvent, PagerFabric};
+
+/// What the agent's turn costs, and what each fault and each page adds (measured orders of
+/// magnitude: a system call, an ioctl, 0.2 us a page of a batched MOVE).
+const TURN_COST: Duration = Duration::from_nanos(500);
+const FAULT_COST: u64 = 700;
+const PAGE_COST: u64 = 200;
+/// How often a busy agent looks again when nothing tells it to.
+const SPIN: Duration = Duration::from_micros(20);
+/// The agent sleeps no longer than this.
+const SLEEP_MAX: Duration = Duration::from_millis(250);
+impl World {
+    /// When the agent does something next.
+    pub(super) fn agent_due(&self) -> Time {
+        let woken = self.provider.has_work() || self.pager.kernel().has_messages();
+        let wanted = if woken { Time::ZERO } else { self.agent_at };
+        wanted.max(self.agent_free_at)
+    }
+
+    /// The agent's loop body, as in the agent of a real program.
+    pub(super) fn turn_agent(&mut self, now: Time) -> Result<(), FailureKind> {
+        let messages = self.pager.kernel_mut().read();
+        let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * messages.faults.len() as u64);
+        let mut net = PagerFabric {
+            fabric: &mut self.fabric,
+            provider: &mut self.provider,
+            now,
+        };
+        for event in messages.events {
+            self.pager.handle_space_event(event, &net);
+        }
+        for (space, page) in messages.faults {
+            let page = PageNumber(page);
+            let writes = self.pager.writes_in_flight();
+            self.pager.handle_fault(
+                Fault {
+                    space,
+                    page,
+                    at: now,
+                },
+                &mut net,
+            );
+            if self.pager.writes_in_flight() > writes {
+                return Err(FailureKind::WriteInFault { page });
+            }
+        }
+        let deadline = self.pager.turn(&mut net);
+        self.pager.account_served(now);
+        let pages = std::mem::take(&mut self.pager.kernel_mut().pages_handled);
+        cost = cost + Duration::from_nanos(PAGE_COST * pages);
+        self.agent_free_at = now + cost;
+        let later = if self.pager.is_busy() {
+            SPIN
+        } else {
+            SLEEP_MAX
+        };
+        self.agent_at = deadline.min(self.agent_free_at + later);
+        self.wake_threads(self.agent_free_at);
+        while let Some(event) = self.pager.poll_event() {
+            match event {
+                PagerEvent::Ready => self.ready = true,
+                PagerEvent::NodeLost { .. } | PagerEvent::PageRejected { .. } if self.node_lost => {
+                }
+                event => return Err(FailureKind::GaveUp(event)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Threads whose pages are there go on when the agent is done.
+    fn wake_threads(&mut self, at: Time) {
+        let mut woken = std::mem::take(&mut self.pager.kernel_mut().woken);
+        woken.sort_unstable();
+        for thread in &mut self.threads {
+            if let State::Faulted {
+                operation,
+                page,
+                since,
+            } = thread.state
+                && woken.binary_search(&(thread.space, page)).is_ok()
+            {
+                thread.state = State::Running { operation, since };
+                thread.at = at + Duration::from_nanos(self.random.below(THREAD_PACE));
+                self.fault_ns.record(at.since(since).as_nanos());
+            }
+        }
+    }
+}

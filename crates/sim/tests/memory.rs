@@ -1,0 +1,252 @@
+//! The data path of the pager in the simulated world, scenario by scenario.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a step that fails is the test's failure"
+)]
+
+use legato_base::{Duration, PageNumber, Random};
+use legato_pager::PageRange;
+use legato_sim::provider::SimNetworkConfig;
+use legato_sim::world::{Operation, Outcome, World, WorldConfig};
+
+const CACHE: u64 = 512;
+const START: u64 = 0x1000;
+
+fn config() -> WorldConfig {
+    WorldConfig {
+        cache_pages: CACHE,
+        ..WorldConfig::default()
+    }
+}
+
+fn slow(bytes_per_second: u64) -> WorldConfig {
+    let network = SimNetworkConfig {
+        latency: Duration::from_micros(20),
+        bytes_per_second: Some(bytes_per_second),
+        ..SimNetworkConfig::default()
+    };
+    WorldConfig {
+        network,
+        ..config()
+    }
+}
+
+/// A world with `pages` pages, each written with a value of its own.
+fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
+    let mut world = World::new(config).unwrap();
+    let range = world.map(START, pages).unwrap();
+    world.write_all(range, |page| page).unwrap();
+    (world, range)
+}
+
+fn read(world: &mut World, page: u64) -> Outcome {
+    world.perform(0, Operation::Read(PageNumber(page))).unwrap()
+}
+
+fn end(mut world: World, ranges: &[PageRange]) {
+    for &range in ranges {
+        world.perform(0, Operation::Unmap(range)).unwrap();
+    }
+    world.finish().unwrap();
+}
+
+#[test]
+fn m02_patterns_come_back_in_random_order() {
+    let (mut world, range) = filled(config(), 4 * CACHE);
+    let mut random = Random::from_seed(2);
+    for _ in 0..3 * range.count {
+        let page = START + random.below(range.count);
+        assert_eq!(read(&mut world, page), Outcome::Value(page));
+    }
+    assert!(world.counters().pages_fetched > range.count);
+    end(world, &[range]);
+}
+
+#[test]
+fn m03_fresh_memory_reads_zero_and_nothing_is_sent() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 4 * CACHE).unwrap();
+    for page in START..range.end().0 {
+        assert_eq!(read(&mut world, page), Outcome::Value(0));
+    }
+    let counters = world.counters();
+    assert!(
+        counters.pages_evicted > CACHE,
+        "far more was read than fits"
+    );
+    assert_eq!((counters.pages_written, counters.far_pages_peak), (0, 0));
+    end(world, &[range]);
+}
+
+#[test]
+fn m04_an_unchanged_page_is_evicted_without_a_write() {
+    let (mut world, range) = filled(config(), 4 * CACHE);
+    world.read_all(0, range).unwrap();
+    world.pass(Duration::from_millis(50)).unwrap();
+    let before = world.counters();
+    world.read_all(0, range).unwrap();
+    world.pass(Duration::from_millis(50)).unwrap();
+    let after = world.counters();
+    // Each page was written once, when it left for the first time.
+    assert!(after.pages_written <= range.count);
+    assert!(after.pages_clean_dropped > before.pages_clean_dropped + CACHE);
+    end(world, &[range]);
+}
+
+#[test]
+fn m06_a_page_that_is_being_written_back_is_newest_when_touched() {
+    let (mut world, range) = filled(slow(50_000_000), 2 * CACHE);
+    let mut hits = 0;
+    for round in 1..5u64 {
+        for page in (range.start.0..range.end().0).rev() {
+            if world.is_present(PageNumber(page)) {
+                continue;
+            }
+            let before = world.counters().faults_victim_hit;
+            let value = page + (round << 32);
+            world
+                .perform(0, Operation::Write(PageNumber(page), value))
+                .unwrap();
+            assert_eq!(read(&mut world, page), Outcome::Value(value));
+            hits += world.counters().faults_victim_hit - before;
+        }
+    }
+    assert!(hits > 20, "only {hits} pages were touched on their way out");
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
+/// Pages that have left the program and whose write has not ended.
+fn backlog(world: &mut World) -> u64 {
+    let counters = world.counters();
+    let left = counters.pages_evicted - counters.pages_zero_dropped - counters.pages_clean_dropped;
+    left.saturating_sub(counters.pages_written + counters.faults_victim_hit)
+}
+
+#[test]
+fn m07_a_fetch_goes_ahead_of_queued_write_backs() {
+    // A page takes 21 us on the link.
+    let (mut world, range) = filled(slow(200_000_000), 4 * CACHE);
+    world.pass(Duration::from_millis(100)).unwrap();
+    // Fresh pages come faster than old ones leave.
+    let other = world.map(START * 8, 2 * CACHE).unwrap();
+    let mut random = Random::from_seed(7);
+    let mut longest = Duration::ZERO;
+    let mut under_load = 0;
+    for page in other.start.0..other.end().0 {
+        world
+            .perform(1, Operation::Write(PageNumber(page), page))
+            .unwrap();
+        let wanted = START + random.below(range.count);
+        if backlog(&mut world) < 64 || world.is_present(PageNumber(wanted)) {
+            continue;
+        }
+        let fetched = world.counters().pages_fetched;
+        let since = world.now();
+        read(&mut world, wanted);
+        if world.counters().pages_fetched > fetched {
+            under_load += 1;
+            longest = longest.max(world.now().since(since));
+        }
+    }
+    assert!(
+        under_load > 10,
+        "only {under_load} fetches while writes were queued"
+    );
+    // The world checks that no fault posts a write.
+    // 32 writes may be in flight before it; behind the whole backlog it would be 64 and more.
+    assert!(longest < Duration::from_micros(34 * 21 + 200), "{longest}");
+    end(world, &[range, other]);
+}
+
+#[test]
+fn m08_slow_nodes_slow_the_program_and_lose_nothing() {
+    let rate = 20_000_000;
+    let (mut world, range) = filled(slow(rate), 4 * CACHE);
+    // The world has checked the limit at every step.
+    let counters = world.counters();
+    let bytes = counters.pages_written * 4096;
+    assert!(counters.pages_written > 2 * CACHE);
+    assert!(world.now().as_nanos() >= bytes * 1_000_000_000 / rate);
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
+#[test]
+fn m09_a_loop_over_twice_the_cache_misses_like_keep_first() {
+    // Large enough that the fixed parts of the budget are a small share.
+    let cache_pages = 2048;
+    let (mut world, range) = filled(
+        WorldConfig {
+            cache_pages,
+            ..config()
+        },
+        2 * cache_pages,
+    );
+    for _ in 0..4 {
+        world.read_all(0, range).unwrap();
+    }
+    let before = world.counters().pages_fetched;
+    let rounds = 4;
+    for _ in 0..rounds {
+        world.read_all(0, range).unwrap();
+    }
+    let missed = (world.counters().pages_fetched - before) * 100 / (rounds * range.count);
+    assert!(
+        missed < 76,
+        "{missed} % missed: nearer to LRU's 100 % than to 52 %"
+    );
+    end(world, &[range]);
+}
+
+#[test]
+fn m10_sequential_access_faults_once_for_many_pages() {
+    let (mut world, range) = filled(config(), 8 * CACHE);
+    let before = world.counters();
+    world.read_all(0, range).unwrap();
+    let after = world.counters();
+    let (faults, fetched) = (
+        after.faults - before.faults,
+        after.pages_fetched - before.pages_fetched,
+    );
+    assert!(fetched > 6 * CACHE);
+    assert!(faults * 8 < fetched, "{faults} faults for {fetched} pages");
+    end(world, &[range]);
+}
+
+#[test]
+fn m10_random_access_prefetches_next_to_nothing() {
+    let (mut world, range) = filled(config(), 8 * CACHE);
+    let before = world.counters();
+    let mut random = Random::from_seed(10);
+    for _ in 0..range.count {
+        read(&mut world, START + random.below(range.count));
+    }
+    let after = world.counters();
+    let prefetched = after.pages_prefetched - before.pages_prefetched;
+    let fetched = after.pages_fetched - before.pages_fetched;
+    assert!(
+        prefetched * 20 < fetched,
+        "{prefetched} of {fetched} prefetched"
+    );
+    end(world, &[range]);
+}
+
+#[test]
+fn m10_unused_prefetches_are_counted() {
+    let (mut world, range) = filled(config(), 8 * CACHE);
+    let before = world.counters();
+    // Eight pages in a row and then elsewhere: the last window is never used.
+    let mut random = Random::from_seed(11);
+    for _ in 0..200 {
+        let page = START + random.below(range.count - 8);
+        for step in 0..8 {
+            read(&mut world, page + step);
+        }
+    }
+    let after = world.counters();
+    assert!(after.pages_prefetched > before.pages_prefetched);
+    assert!(after.pages_prefetched_unused > before.pages_prefetched_unused);
+    assert!(after.pages_prefetched_unused <= after.pages_prefetched);
+    end(world, &[range]);
+}

@@ -1,0 +1,232 @@
+//! What programs do to their address space, in the simulated world.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a step that fails is the test's failure"
+)]
+
+use legato_base::{Duration, PageNumber};
+use legato_pager::PageRange;
+use legato_sim::provider::SimNetworkConfig;
+use legato_sim::world::{Operation, Outcome, World, WorldConfig};
+
+const CACHE: u64 = 512;
+const START: u64 = 0x1000;
+
+fn config() -> WorldConfig {
+    WorldConfig {
+        cache_pages: CACHE,
+        ..WorldConfig::default()
+    }
+}
+
+fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
+    let mut world = World::new(config).unwrap();
+    let range = world.map(START, pages).unwrap();
+    world.write_all(range, |page| page).unwrap();
+    (world, range)
+}
+
+fn read(world: &mut World, thread: usize, page: u64) -> Outcome {
+    world
+        .perform(thread, Operation::Read(PageNumber(page)))
+        .unwrap()
+}
+
+fn end(mut world: World, ranges: &[PageRange]) {
+    for &range in ranges {
+        world.perform(0, Operation::Unmap(range)).unwrap();
+    }
+    world.finish().unwrap();
+}
+
+fn fork(world: &mut World) -> usize {
+    let Outcome::Child(child) = world.perform(0, Operation::Fork).unwrap() else {
+        panic!("fork makes a child");
+    };
+    world.thread_of(child).unwrap()
+}
+
+#[test]
+fn m14_parent_and_child_see_their_own_writes_only() {
+    let (mut world, range) = filled(config(), 3 * CACHE);
+    let child = fork(&mut world);
+    for page in (START..range.end().0).step_by(3) {
+        world
+            .perform(0, Operation::Write(PageNumber(page), page + (1 << 32)))
+            .unwrap();
+        world
+            .perform(
+                child,
+                Operation::Write(PageNumber(page + 1), page + (2 << 32)),
+            )
+            .unwrap();
+    }
+    // Everything that the parent changed leaves it, to slots of its own.
+    world.read_all(0, range).unwrap();
+    for page in (START..range.end().0).step_by(3) {
+        assert_eq!(read(&mut world, child, page), Outcome::Value(page));
+        assert_eq!(
+            read(&mut world, child, page + 1),
+            Outcome::Value(page + (2 << 32))
+        );
+        assert_eq!(read(&mut world, 0, page), Outcome::Value(page + (1 << 32)));
+        assert_eq!(read(&mut world, 0, page + 1), Outcome::Value(page + 1));
+    }
+    let grandchild = {
+        let Outcome::Child(space) = world.perform(child, Operation::Fork).unwrap() else {
+            panic!("fork makes a child");
+        };
+        world.thread_of(space).unwrap()
+    };
+    world.perform(child, Operation::Exit).unwrap();
+    world.read_all(grandchild, range).unwrap();
+    world.perform(grandchild, Operation::Exit).unwrap();
+    end(world, &[range]);
+}
+
+#[test]
+fn m14_a_child_outlives_what_its_parent_unmaps() {
+    let (mut world, range) = filled(config(), 3 * CACHE);
+    let child = fork(&mut world);
+    world.perform(0, Operation::Unmap(range)).unwrap();
+    let again = world.map(START, 3 * CACHE).unwrap();
+    world.write_all(again, |page| page + (3 << 32)).unwrap();
+    world.read_all(child, range).unwrap();
+    world.perform(child, Operation::Exit).unwrap();
+    world.pass(Duration::from_millis(300)).unwrap();
+    assert_eq!(world.pager().children(), 0);
+    world.read_all(0, again).unwrap();
+    end(world, &[again]);
+}
+
+#[test]
+fn m16_contents_follow_a_moved_range_and_new_pages_read_zero() {
+    let (mut world, range) = filled(config(), 3 * CACHE);
+    let moved = PageRange::new(PageNumber(START * 16), range.count + 40);
+    let remap = Operation::Remap {
+        from: range,
+        to: moved.start,
+        grow: 40,
+    };
+    world.perform(0, remap).unwrap();
+    for step in 0..range.count {
+        let value = Outcome::Value(START + step);
+        assert_eq!(read(&mut world, 0, moved.start.0 + step), value);
+    }
+    for step in range.count..moved.count {
+        assert_eq!(read(&mut world, 0, moved.start.0 + step), Outcome::Value(0));
+    }
+    // Half of it shrinks away; what is mapped at the old place is new.
+    let half = PageRange::new(moved.start.plus(CACHE), moved.count - CACHE);
+    world.perform(0, Operation::Unmap(half)).unwrap();
+    let fresh = world.map(START, CACHE).unwrap();
+    for page in START..fresh.end().0 {
+        assert_eq!(read(&mut world, 0, page), Outcome::Value(0));
+    }
+    let rest = PageRange::new(moved.start, CACHE);
+    world.read_all(0, rest).unwrap();
+    end(world, &[rest, fresh]);
+}
+
+#[test]
+fn m17_pages_that_are_not_needed_read_zero() {
+    let (mut world, range) = filled(config(), 3 * CACHE);
+    world.perform(0, Operation::DontNeed(range)).unwrap();
+    world.pass(Duration::from_millis(20)).unwrap();
+    assert_eq!(world.counters().far_pages_current, 0);
+    for page in START..range.end().0 {
+        assert_eq!(read(&mut world, 0, page), Outcome::Value(0));
+    }
+    end(world, &[range]);
+}
+
+#[test]
+fn m18_late_completions_do_not_reach_a_range_that_is_mapped_again() {
+    let network = SimNetworkConfig {
+        latency: Duration::from_micros(500),
+        ..SimNetworkConfig::default()
+    };
+    let (mut world, mut range) = filled(
+        WorldConfig {
+            network,
+            ..config()
+        },
+        2 * CACHE,
+    );
+    for round in 0..12u64 {
+        // Writes of the pages that were dirtied last are in flight, and so is what this touches.
+        let part = PageRange::new(range.start.plus(round * 64), 64);
+        if let Some(page) = absent(&world, range, part) {
+            world.begin(1, Operation::Read(page));
+        }
+        world.pass(Duration::from_micros(200)).unwrap();
+        world.perform(0, Operation::Unmap(part)).unwrap();
+        world.map(part.start.0, part.count).unwrap();
+        for page in part.start.0..part.end().0 {
+            assert_eq!(read(&mut world, 0, page), Outcome::Value(0));
+        }
+        world.wait_for(1).unwrap();
+        world.write_all(part, |page| page + (round << 32)).unwrap();
+        world.read_all(0, part).unwrap();
+    }
+    world.read_all(0, range).unwrap();
+    range.count = 2 * CACHE;
+    end(world, &[range]);
+}
+
+/// A page outside `part` that is not present: its fetch brings others with it.
+fn absent(world: &World, range: PageRange, part: PageRange) -> Option<PageNumber> {
+    (range.start.0..range.end().0)
+        .map(PageNumber)
+        .find(|&page| !part.contains(page) && !world.is_present(page))
+}
+
+#[test]
+fn m18_fetches_and_write_backs_in_flight_end_with_their_range() {
+    let network = SimNetworkConfig {
+        latency: Duration::from_micros(500),
+        ..SimNetworkConfig::default()
+    };
+    let (mut world, range) = filled(
+        WorldConfig {
+            network,
+            ..config()
+        },
+        2 * CACHE,
+    );
+    // A reader walks on, so that prefetches are under way, and everything goes at once.
+    world.read_all(0, PageRange::new(range.start, 40)).unwrap();
+    world.perform(1, Operation::Unmap(range)).unwrap();
+    let again = world.map(START, 2 * CACHE).unwrap();
+    for page in START..again.end().0 {
+        assert_eq!(read(&mut world, 0, page), Outcome::Value(0));
+    }
+    world.pass(Duration::from_millis(20)).unwrap();
+    assert_eq!(world.counters().far_pages_current, 0);
+    end(world, &[again]);
+}
+
+#[test]
+fn m46_pages_of_a_lost_node_give_sigbus_and_nothing_else() {
+    let (mut world, range) = filled(config(), 6 * CACHE);
+    world.pass(Duration::from_millis(50)).unwrap();
+    world.kill_node(0);
+    let mut lost = 0;
+    for page in START..range.end().0 {
+        match read(&mut world, 0, page) {
+            Outcome::BusError => lost += 1,
+            outcome => assert_eq!(outcome, Outcome::Value(page)),
+        }
+    }
+    assert!(
+        lost > 0 && lost < range.count,
+        "{lost} pages lost of {}",
+        range.count
+    );
+    assert_eq!(world.counters().pages_lost, lost);
+    // The other node takes new pages, and a lost page can be used again once it is given up.
+    world.perform(0, Operation::DontNeed(range)).unwrap();
+    world.write_all(range, |page| page + (5 << 32)).unwrap();
+    world.read_all(1, range).unwrap();
+    end(world, &[range]);
+}
