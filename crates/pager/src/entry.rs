@@ -25,7 +25,11 @@ pub(crate) struct FarRecord {
 
 impl FarRecord {
     pub(crate) const fn first(slot: SlotRef, version: u64, checksum: PageChecksum) -> Self {
-        Self { slots: [slot, SlotRef::NONE], version, checksum }
+        Self {
+            slots: [slot, SlotRef::NONE],
+            version,
+            checksum,
+        }
     }
 
     pub(crate) const fn slot(&self) -> SlotRef {
@@ -40,7 +44,10 @@ pub(crate) enum Location {
     Resident,
     /// Moved out, in a frame of the victim list. `far` names the copy that is, or will be when
     /// the write-back is acknowledged, equal to it.
-    Victim { frame: FrameIndex, write_back: WriteBack },
+    Victim {
+        frame: FrameIndex,
+        write_back: WriteBack,
+    },
     /// Only in its far copy.
     Far,
     /// In its far copy, and on its way.

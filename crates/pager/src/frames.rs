@@ -57,7 +57,6 @@ impl FramePool {
         self.empty
     }
 
-
     /// Takes up to `count` neighbouring empty frames for pages that move out.
     pub(crate) fn take_empty_run(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
         let (start, found) = self.find(FrameState::Empty, self.cursor_empty, count)?;
@@ -85,7 +84,11 @@ impl FramePool {
     }
 
     fn change(&mut self, frame: FrameIndex, from: FrameState, to: FrameState) {
-        assert_eq!(self.states[frame.0 as usize], from, "invariant: frame {} is in use", frame.0);
+        assert_eq!(
+            self.states[frame.0 as usize], from,
+            "invariant: frame {} is in use",
+            frame.0
+        );
         self.set(frame.0 as usize, 1, to);
     }
 

@@ -160,6 +160,13 @@ pub trait Kernel {
     /// pages that are resident. Pushes nothing when there is nothing left to take charge of.
     fn register_more(&mut self, pages: u64, into: &mut Vec<(PageRange, Vec<PageNumber>)>);
 
+    /// Pages of a range that only map the shared page of zeros, because they were read and never
+    /// written. They are no memory yet, but a write makes them memory without a fault.
+    fn zero_mapped(&mut self, range: PageRange) -> Vec<PageNumber> {
+        let _ = range;
+        Vec::new()
+    }
+
     /// True if a missing page there faults to the pager.
     fn is_registered(&self, page: PageNumber) -> bool;
 

@@ -83,7 +83,11 @@ impl Prefetcher {
     /// `pages` fewer than asked for were there to bring: the stream's expectation is corrected.
     pub(crate) fn shorten(&mut self, page: PageNumber, window: u32, brought: u32) {
         let expected = page.0 + 1 + u64::from(window);
-        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.next == expected) {
+        if let Some(stream) = self
+            .streams
+            .iter_mut()
+            .find(|stream| stream.next == expected)
+        {
             stream.next = page.0 + 1 + u64::from(brought);
             stream.window = brought;
         }
@@ -109,7 +113,9 @@ impl Prefetcher {
     }
 
     fn oldest(&self) -> usize {
-        (0..STREAMS).min_by_key(|&place| self.streams[place].used_at).unwrap_or(0)
+        (0..STREAMS)
+            .min_by_key(|&place| self.streams[place].used_at)
+            .unwrap_or(0)
     }
 }
 
@@ -136,7 +142,10 @@ mod tests {
         let mut prefetcher = Prefetcher::default();
         prefetcher.handle_fault(PageNumber(10));
         assert_eq!(prefetcher.handle_fault(PageNumber(11)).window, 2);
-        assert_eq!(prefetcher.handle_fault(PageNumber(14)).used, (PageNumber(12), 2));
+        assert_eq!(
+            prefetcher.handle_fault(PageNumber(14)).used,
+            (PageNumber(12), 2)
+        );
         // Elsewhere nothing is known to be used.
         assert_eq!(prefetcher.handle_fault(PageNumber(900)).used.1, 0);
     }
@@ -158,7 +167,11 @@ mod tests {
         let mut prefetcher = Prefetcher::default();
         let mut random = Random::from_seed(11);
         let total: u32 = (0..10_000)
-            .map(|_| prefetcher.handle_fault(PageNumber(random.below(1 << 20))).window)
+            .map(|_| {
+                prefetcher
+                    .handle_fault(PageNumber(random.below(1 << 20)))
+                    .window
+            })
             .sum();
         assert!(total < 100, "{total}");
     }

@@ -25,7 +25,10 @@ pub(crate) struct PageTable<T> {
 
 impl<T> Default for PageTable<T> {
     fn default() -> Self {
-        Self { chunks: BTreeMap::new(), pages: 0 }
+        Self {
+            chunks: BTreeMap::new(),
+            pages: 0,
+        }
     }
 }
 
@@ -94,15 +97,21 @@ impl<T> PageTable<T> {
 
     /// All entries, by page.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PageNumber, &T)> {
-        self.chunks.iter().flat_map(|(&chunk, entries)| pages_of(chunk, entries))
+        self.chunks
+            .iter()
+            .flat_map(|(&chunk, entries)| pages_of(chunk, entries))
     }
 
     /// All entries, by page, to change in place.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PageNumber, &mut T)> {
         self.chunks.iter_mut().flat_map(|(&chunk, entries)| {
-            entries.entries.iter_mut().enumerate().filter_map(move |(index, entry)| {
-                entry.as_mut().map(|entry| (page_at(chunk, index), entry))
-            })
+            entries
+                .entries
+                .iter_mut()
+                .enumerate()
+                .filter_map(move |(index, entry)| {
+                    entry.as_mut().map(|entry| (page_at(chunk, index), entry))
+                })
         })
     }
 }
@@ -112,7 +121,9 @@ fn pages_of<T>(chunk: u64, entries: &Chunk<T>) -> impl Iterator<Item = (PageNumb
         .entries
         .iter()
         .enumerate()
-        .filter_map(move |(index, entry)| entry.as_ref().map(|entry| (page_at(chunk, index), entry)))
+        .filter_map(move |(index, entry)| {
+            entry.as_ref().map(|entry| (page_at(chunk, index), entry))
+        })
 }
 
 const fn page_at(chunk: u64, index: usize) -> PageNumber {
@@ -146,8 +157,9 @@ mod tests {
                 _ => {
                     let range = PageRange::new(page, random.below(700));
                     let removed = table.remove_range(range);
-                    let expected: Vec<_> =
-                        model.extract_if(.., |page, _| range.contains(*page)).collect();
+                    let expected: Vec<_> = model
+                        .extract_if(.., |page, _| range.contains(*page))
+                        .collect();
                     assert_eq!(removed, expected);
                 }
             }

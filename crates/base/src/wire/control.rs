@@ -208,10 +208,7 @@ impl Welcome {
     }
 }
 
-fn encode(
-    pid: u32,
-    (kind, node, value, text): (u32, u32, u64, &str),
-) -> [u8; AGENT_MESSAGE_SIZE] {
+fn encode(pid: u32, (kind, node, value, text): (u32, u32, u64, &str)) -> [u8; AGENT_MESSAGE_SIZE] {
     let text = &text[..text.floor_char_boundary(TEXT_SIZE)];
     let mut raw = RawAgentMessage {
         magic: MAGIC_AGENT.into(),

@@ -45,11 +45,7 @@ struct Start {
 /// # Safety
 /// `environment` must be the process's environment: pointers to zero-terminated strings, the last
 /// one null.
-pub(crate) unsafe fn enter(
-    environment: *const *const u8,
-    heap: &AgentHeap,
-    object: (u64, u64),
-) {
+pub(crate) unsafe fn enter(environment: *const *const u8, heap: &AgentHeap, object: (u64, u64)) {
     // SAFETY: the caller's promise.
     let Some(supervisor) = (unsafe { find_variable(environment, CONTROL_VARIABLE) }) else {
         return;
@@ -67,10 +63,7 @@ pub(crate) unsafe fn enter(
 
 /// # Safety
 /// As for [`enter`].
-unsafe fn find_variable(
-    environment: *const *const u8,
-    variable: &[u8],
-) -> Option<&'static [u8]> {
+unsafe fn find_variable(environment: *const *const u8, variable: &[u8]) -> Option<&'static [u8]> {
     let mut place = environment;
     loop {
         // SAFETY: `place` is inside the array or at its final null pointer.

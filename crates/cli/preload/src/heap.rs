@@ -77,7 +77,10 @@ unsafe impl Sync for AgentHeap {}
 
 impl AgentHeap {
     pub(crate) const fn new() -> Self {
-        let pages = ReservedPages { next: AtomicU64::new(0), end: AtomicU64::new(0) };
+        let pages = ReservedPages {
+            next: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+        };
         Self {
             busy: AtomicBool::new(false),
             inner: UnsafeCell::new(Dlmalloc::new_with_allocator(pages)),
@@ -136,7 +139,10 @@ pub(crate) struct FixedLine {
 
 impl Default for FixedLine {
     fn default() -> Self {
-        Self { bytes: [0; 512], length: 0 }
+        Self {
+            bytes: [0; 512],
+            length: 0,
+        }
     }
 }
 
@@ -161,6 +167,10 @@ impl fmt::Write for FixedLine {
         let taken = text.len().min(room);
         self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
         self.length += taken;
-        if taken < text.len() { Err(fmt::Error) } else { Ok(()) }
+        if taken < text.len() {
+            Err(fmt::Error)
+        } else {
+            Ok(())
+        }
     }
 }

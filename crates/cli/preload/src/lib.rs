@@ -4,13 +4,16 @@
 //! works in programs of any C library, interposes nothing, and cannot touch the program's heap or
 //! locks. Built as an ordinary library (for checks and lints) it does nothing.
 #![no_std]
-#![cfg_attr(not(legato_shared_object), allow(dead_code, reason = "entered only when loaded"))]
+#![cfg_attr(
+    not(legato_shared_object),
+    allow(dead_code, reason = "entered only when loaded")
+)]
 
 extern crate alloc;
 
+mod entry;
 #[cfg(legato_shared_object)]
 mod freestanding;
-mod entry;
 mod heap;
 mod provider;
 mod task;

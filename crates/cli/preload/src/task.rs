@@ -43,7 +43,11 @@ pub(crate) unsafe fn spawn(
     main: TaskMain,
     argument: *mut c_void,
 ) -> Result<(), Errno> {
-    let mut grandchild = Grandchild { stack_top, main, argument };
+    let mut grandchild = Grandchild {
+        stack_top,
+        main,
+        argument,
+    };
     let old_mask = set_signal_mask(u64::MAX);
     // SAFETY: the stacks are the caller's promise; `grandchild` outlives the task in between,
     // because CLONE_VFORK holds this one until that has ended.
@@ -57,7 +61,11 @@ pub(crate) unsafe fn spawn(
     };
     set_signal_mask(old_mask);
     let status = wait_for(error_of(between)?)?;
-    if status == 0 { Ok(()) } else { Err(Errno::AGAIN) }
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(Errno::AGAIN)
+    }
 }
 
 /// Starts `main(argument)` in a thread of the calling task, with its signal mask.
@@ -134,9 +142,7 @@ fn wait_for(task: i64) -> Result<i32, Errno> {
     let mut status = 0i32;
     loop {
         // SAFETY: the kernel writes one integer into `status`.
-        let result = unsafe {
-            syscall4(SYS_WAIT4, task, (&raw mut status) as i64, WAIT_ALL, 0)
-        };
+        let result = unsafe { syscall4(SYS_WAIT4, task, (&raw mut status) as i64, WAIT_ALL, 0) };
         match error_of(result) {
             Ok(_) => return Ok(status),
             Err(Errno::INTR) => {}
@@ -150,7 +156,13 @@ fn set_signal_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     // SAFETY: both masks are eight bytes, the size passed. The call cannot fail with these.
     unsafe {
-        syscall4(SYS_RT_SIGPROCMASK, SIG_SETMASK, (&raw const mask) as i64, (&raw mut old) as i64, 8);
+        syscall4(
+            SYS_RT_SIGPROCMASK,
+            SIG_SETMASK,
+            (&raw const mask) as i64,
+            (&raw mut old) as i64,
+            8,
+        );
     }
     old
 }
@@ -177,7 +189,9 @@ unsafe fn syscall4(number: i64, a: i64, b: i64, c: i64, d: i64) -> i64 {
 
 fn error_of(result: i64) -> Result<i64, Errno> {
     if result < 0 {
-        Err(Errno::from_raw_os_error(i32::try_from(-result).unwrap_or(i32::MAX)))
+        Err(Errno::from_raw_os_error(
+            i32::try_from(-result).unwrap_or(i32::MAX),
+        ))
     } else {
         Ok(result)
     }

@@ -82,7 +82,11 @@ fn without_move(seed: u64, phases: &str) {
         .expect_code(0)
         .expect_far_pages();
     assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
-    assert!(run.stderr.contains("O_DIRECT"), "nothing warns of pinned pages: {}", run.stderr);
+    assert!(
+        run.stderr.contains("O_DIRECT"),
+        "nothing warns of pinned pages: {}",
+        run.stderr
+    );
 }
 
 /// The phase reads 64 MiB in a mapping that may only be read, and 512 MiB more, under 64 MiB.

@@ -43,7 +43,13 @@ impl<K: Kernel> Pager<K> {
             self.copy_child_pages(parent)
         };
         self.counters.children_served += 1;
-        self.children.insert(child, Child { pages, fetching: BTreeSet::new() });
+        self.children.insert(
+            child,
+            Child {
+                pages,
+                fetching: BTreeSet::new(),
+            },
+        );
         self.check_children_at = self.check_children_at.max(now).min(now + CHECK_INTERVAL);
     }
 
@@ -54,15 +60,25 @@ impl<K: Kernel> Pager<K> {
                 // The kernel has shared it.
                 Location::Resident => continue,
                 Location::Lost => ChildPage::Lost,
-                Location::Victim { frame, write_back: WriteBack::Queued | WriteBack::InFlight } => {
-                    ChildPage::Here(self.kernel.frames().page(frame, |content| Box::new(*content)))
-                }
-                Location::Arrived { frame, .. } => {
-                    ChildPage::Here(self.kernel.frames().page(frame, |content| Box::new(*content)))
-                }
+                Location::Victim {
+                    frame,
+                    write_back: WriteBack::Queued | WriteBack::InFlight,
+                } => ChildPage::Here(
+                    self.kernel
+                        .frames()
+                        .page(frame, |content| Box::new(*content)),
+                ),
+                Location::Arrived { frame, .. } => ChildPage::Here(
+                    self.kernel
+                        .frames()
+                        .page(frame, |content| Box::new(*content)),
+                ),
                 Location::Far
                 | Location::Fetching { .. }
-                | Location::Victim { write_back: WriteBack::Done, .. } => match entry.far {
+                | Location::Victim {
+                    write_back: WriteBack::Done,
+                    ..
+                } => match entry.far {
                     Some(record) => {
                         self.store.extents.share(record.slot());
                         ChildPage::Far(record)
@@ -77,7 +93,9 @@ impl<K: Kernel> Pager<K> {
 
     fn copy_child_pages(&mut self, parent: SpaceId) -> PageTable<ChildPage> {
         let mut pages = PageTable::default();
-        let Some(parent) = self.children.get(&parent) else { return pages };
+        let Some(parent) = self.children.get(&parent) else {
+            return pages;
+        };
         for (page, content) in parent.pages.iter() {
             if let ChildPage::Far(record) = content {
                 self.store.extents.share(record.slot());
@@ -89,7 +107,9 @@ impl<K: Kernel> Pager<K> {
 
     /// False if the fault must wait.
     pub(super) fn serve_child(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
-        let Some(child) = self.children.get_mut(&fault.space) else { return true };
+        let Some(child) = self.children.get_mut(&fault.space) else {
+            return true;
+        };
         if child.fetching.contains(&fault.page) {
             return true;
         }
@@ -105,8 +125,12 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn copy_to_child(&mut self, fault: Fault, content: &[u8; PAGE_SIZE]) -> bool {
-        let Some((frame, _)) = self.take_frames(1) else { return false };
-        self.kernel.frames_mut().page_mut(frame, |page| *page = *content);
+        let Some((frame, _)) = self.take_frames(1) else {
+            return false;
+        };
+        self.kernel
+            .frames_mut()
+            .page_mut(frame, |page| *page = *content);
         let filled = self.kernel.copy_in(fault.space, frame, fault.page);
         self.release_frame(frame);
         self.filled_child(fault.space, fault.page, filled)
@@ -130,7 +154,10 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn drop_child_page(&mut self, space: SpaceId, page: PageNumber) {
-        let dropped = self.children.get_mut(&space).and_then(|child| child.pages.remove(page));
+        let dropped = self
+            .children
+            .get_mut(&space)
+            .and_then(|child| child.pages.remove(page));
         if let Some(ChildPage::Far(record)) = dropped {
             self.release_far(Some(record));
         }
@@ -146,12 +173,27 @@ impl<K: Kernel> Pager<K> {
             self.lose_child_page(fault.space, fault.page);
             return self.poison(fault.space, fault.page);
         };
-        let Some((frame, _)) = self.take_frames(1) else { return false };
+        let Some((frame, _)) = self.take_frames(1) else {
+            return false;
+        };
         let buffer = FrameBuffer::new(self.kernel.frames(), frame);
-        match net.fabric.read(net.provider, connection, place, buffer, net.now + NODE_DEADLINE) {
+        match net.fabric.read(
+            net.provider,
+            connection,
+            place,
+            buffer,
+            net.now + NODE_DEADLINE,
+        ) {
             Ok(id) => {
                 let (space, page) = (fault.space, fault.page);
-                self.start_operation(id, OperationKind::ChildRead { space, page, record });
+                self.start_operation(
+                    id,
+                    OperationKind::ChildRead {
+                        space,
+                        page,
+                        record,
+                    },
+                );
                 if let Some(child) = self.children.get_mut(&space) {
                     child.fetching.insert(page);
                 }
@@ -179,7 +221,11 @@ impl<K: Kernel> Pager<K> {
             child.fetching.remove(&page);
             matches!(child.pages.entry(page), Some(ChildPage::Far(now)) if *now == record)
         });
-        let again = Fault { space, page, at: now };
+        let again = Fault {
+            space,
+            page,
+            at: now,
+        };
         if !wanted {
             // Unmapped or emptied meanwhile; whoever waits faults again and is served anew.
             self.kernel.wake(space, page);
@@ -224,7 +270,9 @@ impl<K: Kernel> Pager<K> {
 
     pub(super) fn remove_in_child(&mut self, space: SpaceId, range: PageRange) {
         self.forget_stalled(space, range);
-        let Some(child) = self.children.get_mut(&space) else { return };
+        let Some(child) = self.children.get_mut(&space) else {
+            return;
+        };
         for (page, content) in child.pages.remove_range(range) {
             if let ChildPage::Far(record) = content {
                 self.release_far(Some(record));
@@ -236,9 +284,13 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn remap_in_child(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
         self.remove_in_child(space, PageRange::new(to, from.count));
         self.forget_stalled(space, from);
-        let Some(child) = self.children.get_mut(&space) else { return };
+        let Some(child) = self.children.get_mut(&space) else {
+            return;
+        };
         for (page, content) in child.pages.remove_range(from) {
-            child.pages.insert(PageNumber(to.0 + (page.0 - from.start.0)), content);
+            child
+                .pages
+                .insert(PageNumber(to.0 + (page.0 - from.start.0)), content);
             self.kernel.wake(space, page);
         }
     }
@@ -265,6 +317,10 @@ impl<K: Kernel> Pager<K> {
     }
 
     pub(super) fn children_deadline(&self) -> Time {
-        if self.children.is_empty() { Time::NEVER } else { self.check_children_at }
+        if self.children.is_empty() {
+            Time::NEVER
+        } else {
+            self.check_children_at
+        }
     }
 }

@@ -13,7 +13,12 @@ impl<K: Kernel> Pager<K> {
     /// Moves up to `count` pages out. Returns how many left, or None if the address space must
     /// settle first.
     pub(super) fn evict(&mut self, count: u64) -> Option<u64> {
-        let mut victims = self.choose_victims(count.min(u64::from(self.frames.empty())));
+        let victims = self.choose_victims(count.min(u64::from(self.frames.empty())));
+        self.evict_pages(victims)
+    }
+
+    /// As [`Self::evict`], for pages that are chosen already and in no queue.
+    pub(super) fn evict_pages(&mut self, mut victims: Vec<Queued>) -> Option<u64> {
         victims.sort_unstable_by_key(|victim| victim.page);
         let mut evicted = 0;
         let mut rest = victims.as_slice();
@@ -23,7 +28,9 @@ impl<K: Kernel> Pager<K> {
                 .take_while(|pair| pair[1].page.0 == pair[0].page.0 + 1)
                 .count() as u32
                 + 1;
-            let Some((frame, room)) = self.frames.take_empty_run(run) else { break };
+            let Some((frame, room)) = self.frames.take_empty_run(run) else {
+                break;
+            };
             let (moved, result) = self.kernel.move_out(first.page, frame, room);
             for step in 0..moved {
                 self.handle_moved_out(first.page.plus(u64::from(step)), frame.plus(step));
@@ -33,7 +40,9 @@ impl<K: Kernel> Pager<K> {
             }
             evicted += u64::from(moved);
             rest = &rest[moved as usize..];
-            let (Err(error), Some(failed)) = (result, rest.first()) else { continue };
+            let (Err(error), Some(failed)) = (result, rest.first()) else {
+                continue;
+            };
             if error == EvictError::Again {
                 self.queue_again(rest);
                 return None;
@@ -53,7 +62,8 @@ impl<K: Kernel> Pager<K> {
             })
         };
         let mut victims = Vec::new();
-        self.replacement.choose(count as usize, &mut valid, &mut victims);
+        self.replacement
+            .choose(count as usize, &mut valid, &mut victims);
         victims
     }
 

@@ -22,7 +22,9 @@ impl<K: Kernel> Pager<K> {
     /// Faults that had to wait, oldest first.
     pub(super) fn retry_stalled(&mut self, net: &mut PagerFabric<'_>) {
         for _ in 0..self.stalled.len() {
-            let Some(fault) = self.stalled.pop_front() else { return };
+            let Some(fault) = self.stalled.pop_front() else {
+                return;
+            };
             if !self.serve(fault, net) {
                 self.stalled.push_front(fault);
                 return;
@@ -56,7 +58,9 @@ impl<K: Kernel> Pager<K> {
 
     /// Never touched: zeros, and more of them if the program is walking on.
     fn serve_untouched(&mut self, fault: Fault) -> bool {
-        let Some((frame, _)) = self.take_frames(1) else { return false };
+        let Some((frame, _)) = self.take_frames(1) else {
+            return false;
+        };
         self.counters.faults_zero_filled += 1;
         self.zero_fill(fault.page, frame, true);
         self.demands.entry(fault.page).or_insert(fault.at);
@@ -81,15 +85,19 @@ impl<K: Kernel> Pager<K> {
     fn prefetch_untouched(&mut self, page: PageNumber, window: u32) {
         let wanted = (1..=u64::from(window))
             .map(|step| page.plus(step))
-            .take_while(|&next| {
-                self.table.entry(next).is_none() && self.kernel.is_registered(next)
-            })
+            .take_while(|&next| self.table.entry(next).is_none() && self.kernel.is_registered(next))
             .count() as u32;
         let mut brought = 0;
         while brought < wanted {
-            let Some((frame, count)) = self.take_spare_frames(wanted - brought) else { break };
+            let Some((frame, count)) = self.take_spare_frames(wanted - brought) else {
+                break;
+            };
             for step in 0..count {
-                self.zero_fill(page.plus(u64::from(1 + brought + step)), frame.plus(step), false);
+                self.zero_fill(
+                    page.plus(u64::from(1 + brought + step)),
+                    frame.plus(step),
+                    false,
+                );
             }
             brought += count;
         }
@@ -102,11 +110,19 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn zero_fill(&mut self, page: PageNumber, frame: FrameIndex, demanded: bool) {
-        self.kernel.frames_mut().page_mut(frame, |page| page.fill(0));
+        self.kernel
+            .frames_mut()
+            .page_mut(frame, |page| page.fill(0));
         let location = Location::Arrived { frame, demanded };
         self.table.insert(
             page,
-            PageEntry { location, far: None, prefetched: !demanded, unseen: true, stamp: 0 },
+            PageEntry {
+                location,
+                far: None,
+                prefetched: !demanded,
+                unseen: true,
+                stamp: 0,
+            },
         );
         self.own(frame, page);
         self.arrived.push(frame);
@@ -122,7 +138,9 @@ impl<K: Kernel> Pager<K> {
             }
             WriteBack::InFlight => {
                 // The frame is the fabric's until the write is quiet; its bytes may be read.
-                let Some((copy, _)) = self.take_frames(1) else { return false };
+                let Some((copy, _)) = self.take_frames(1) else {
+                    return false;
+                };
                 self.kernel.frames_mut().copy_page(frame, copy);
                 self.owners[frame.0 as usize] = None;
                 copy
@@ -131,7 +149,10 @@ impl<K: Kernel> Pager<K> {
         self.counters.faults_victim_hit += 1;
         self.own(back, fault.page);
         if let Some(entry) = self.table.entry_mut(fault.page) {
-            entry.location = Location::Arrived { frame: back, demanded: true };
+            entry.location = Location::Arrived {
+                frame: back,
+                demanded: true,
+            };
             entry.prefetched = false;
         }
         self.arrived.push(back);
@@ -144,8 +165,13 @@ impl<K: Kernel> Pager<K> {
         if !self.fetch(fault.page, true, net) {
             return false;
         }
-        if matches!(self.table.entry(fault.page), Some(PageEntry { location: Location::Lost, .. }))
-        {
+        if matches!(
+            self.table.entry(fault.page),
+            Some(PageEntry {
+                location: Location::Lost,
+                ..
+            })
+        ) {
             return self.serve_lost(fault.page);
         }
         self.demands.entry(fault.page).or_insert(fault.at);
@@ -189,7 +215,11 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn serve_spurious(&mut self, page: PageNumber) {
-        self.spurious = if self.spurious.0 == page { (page, self.spurious.1 + 1) } else { (page, 1) };
+        self.spurious = if self.spurious.0 == page {
+            (page, self.spurious.1 + 1)
+        } else {
+            (page, 1)
+        };
         if self.spurious.1 > SPURIOUS_FAULTS_MAX {
             self.spurious.1 = 0;
             self.events.push_back(PagerEvent::Inconsistent { page });

@@ -16,7 +16,9 @@ impl<K: Kernel> Pager<K> {
         demanded: bool,
         net: &mut PagerFabric<'_>,
     ) -> bool {
-        let Some((frame, _)) = self.take_frames(1) else { return false };
+        let Some((frame, _)) = self.take_frames(1) else {
+            return false;
+        };
         self.fetch_into(page, frame, demanded, net)
     }
 
@@ -33,7 +35,9 @@ impl<K: Kernel> Pager<K> {
             return false;
         };
         let stamp = entry.stamp;
-        let place = entry.far.and_then(|record| self.store.locate(record.slot()));
+        let place = entry
+            .far
+            .and_then(|record| self.store.locate(record.slot()));
         let Some((connection, place)) = place else {
             self.release_frame(frame);
             self.lose_page(page);
@@ -41,7 +45,10 @@ impl<K: Kernel> Pager<K> {
         };
         let buffer = FrameBuffer::new(self.kernel.frames(), frame);
         let deadline = net.now + NODE_DEADLINE;
-        match net.fabric.read(net.provider, connection, place, buffer, deadline) {
+        match net
+            .fabric
+            .read(net.provider, connection, place, buffer, deadline)
+        {
             Ok(id) => {
                 self.start_operation(id, OperationKind::Read);
                 self.own(frame, page);
@@ -50,7 +57,8 @@ impl<K: Kernel> Pager<K> {
                     entry.prefetched = !demanded;
                 }
                 // Prefetched pages count too: a walk that goes on would have faulted on them.
-                self.replacement.refaulted(page, self.eviction_clock.wrapping_sub(stamp));
+                self.replacement
+                    .refaulted(page, self.eviction_clock.wrapping_sub(stamp));
                 true
             }
             Err((_, buffer)) => {
@@ -71,14 +79,22 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         let is_far = |entry: Option<&PageEntry>| {
-            matches!(entry, Some(PageEntry { location: Location::Far, .. }))
+            matches!(
+                entry,
+                Some(PageEntry {
+                    location: Location::Far,
+                    ..
+                })
+            )
         };
         let wanted = (1..=u64::from(window))
             .take_while(|&step| is_far(self.table.entry(page.plus(step))))
             .count() as u32;
         let mut brought = 0;
         'batches: while brought < wanted {
-            let Some((frame, count)) = self.take_spare_frames(wanted - brought) else { break };
+            let Some((frame, count)) = self.take_spare_frames(wanted - brought) else {
+                break;
+            };
             for step in 0..count {
                 let next = page.plus(u64::from(1 + brought));
                 if !self.fetch_into(next, frame.plus(step), false, net) {
@@ -105,7 +121,11 @@ impl<K: Kernel> Pager<K> {
             self.release_frame(frame);
             return;
         };
-        let Location::Fetching { frame: expected, demanded } = entry.location else {
+        let Location::Fetching {
+            frame: expected,
+            demanded,
+        } = entry.location
+        else {
             self.release_frame(frame);
             return;
         };
@@ -135,11 +155,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Compares what came with the process's own word.
-    pub(super) fn verify(
-        &self,
-        frame: FrameIndex,
-        record: &FarRecord,
-    ) -> Result<(), SlotMismatch> {
+    pub(super) fn verify(&self, frame: FrameIndex, record: &FarRecord) -> Result<(), SlotMismatch> {
         let expected = SlotRecord {
             client: self.client,
             page: PageNumber(0),
@@ -147,14 +163,20 @@ impl<K: Kernel> Pager<K> {
             checksum: record.checksum,
         };
         let frames = self.kernel.frames();
-        frames.header(frame, |header| frames.page(frame, |page| expected.verify(header, page)))
+        frames.header(frame, |header| {
+            frames.page(frame, |page| expected.verify(header, page))
+        })
     }
 
     /// Threads that wait for a page are served anew, now that its state has changed.
     fn wait_again(&mut self, page: PageNumber, now: Time) {
         if let Some(at) = self.demands.remove(&page) {
             let at = at.min(now);
-            self.stalled.push_back(super::Fault { space: crate::SpaceId::OWN, page, at });
+            self.stalled.push_back(super::Fault {
+                space: crate::SpaceId::OWN,
+                page,
+                at,
+            });
         }
     }
 }

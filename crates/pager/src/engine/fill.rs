@@ -39,9 +39,12 @@ impl<K: Kernel> Pager<K> {
                 self.entered(arrival.page);
             }
             rest = &rest[moved as usize..];
-            let (Err(error), Some(failed)) = (result, rest.first()) else { continue };
+            let (Err(error), Some(failed)) = (result, rest.first()) else {
+                continue;
+            };
             if error == FillError::Again {
-                self.arrived.extend(rest.iter().map(|arrival| arrival.frame));
+                self.arrived
+                    .extend(rest.iter().map(|arrival| arrival.frame));
                 return;
             }
             self.handle_fill_error(*failed, error);
@@ -56,9 +59,14 @@ impl<K: Kernel> Pager<K> {
             .filter_map(|frame| {
                 let page = self.owner_of(frame)?;
                 match self.table.entry(page)?.location {
-                    Location::Arrived { frame: expected, demanded } if expected == frame => {
-                        Some(Arrival { undemanded: !demanded, page, frame })
-                    }
+                    Location::Arrived {
+                        frame: expected,
+                        demanded,
+                    } if expected == frame => Some(Arrival {
+                        undemanded: !demanded,
+                        page,
+                        frame,
+                    }),
                     _ => None,
                 }
             })
@@ -101,7 +109,8 @@ impl<K: Kernel> Pager<K> {
             // move says Again. A mapping that is gone without one would read zeros: stop.
             FillError::Gone | FillError::SpaceGone => {
                 self.arrived.push(failed.frame);
-                self.events.push_back(PagerEvent::Inconsistent { page: failed.page });
+                self.events
+                    .push_back(PagerEvent::Inconsistent { page: failed.page });
             }
             FillError::NoMemory | FillError::Again => self.arrived.push(failed.frame),
         }

@@ -24,7 +24,10 @@ impl<K: Kernel> Pager<K> {
                     lost += 1;
                 }
                 // The content is here: it goes to another node.
-                Location::Victim { frame, write_back: WriteBack::Done } => {
+                Location::Victim {
+                    frame,
+                    write_back: WriteBack::Done,
+                } => {
                     rewrite.push((page, frame));
                 }
                 // Resident and arrived pages count as never written; operations in flight have
@@ -42,12 +45,15 @@ impl<K: Kernel> Pager<K> {
         }
         lost += self.lose_pages_of_children();
         self.counters.pages_lost += lost;
-        self.events.push_back(PagerEvent::NodeLost { node, pages: lost });
+        self.events
+            .push_back(PagerEvent::NodeLost { node, pages: lost });
     }
 
     /// The page's only copy is gone or bad.
     pub(super) fn lose_page(&mut self, page: PageNumber) {
-        let Some(entry) = self.table.entry_mut(page) else { return };
+        let Some(entry) = self.table.entry_mut(page) else {
+            return;
+        };
         entry.location = Location::Lost;
         let far = entry.far.take();
         self.counters.pages_lost += 1;

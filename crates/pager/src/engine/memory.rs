@@ -2,9 +2,9 @@
 //! memory to take charge of.
 
 use super::{Pager, PagerEvent, PagerFabric};
+use crate::entry::PageEntry;
 use crate::entry::{Location, WriteBack};
 use crate::replacement::Queued;
-use crate::entry::PageEntry;
 use crate::{FrameIndex, Kernel};
 use alloc::vec::Vec;
 use legato_base::{Bytes, Duration, PageNumber, Time};
@@ -12,6 +12,8 @@ use legato_base::{Bytes, Duration, PageNumber, Time};
 /// Pages moved out between two looks at the faults: a batch large enough to pay for its TLB
 /// flush, small enough that a fault does not wait for more than about 100 us.
 const EVICT_BATCH: u64 = 128;
+/// Pages that only map zeros taken out at a time: about a millisecond's work.
+const ZERO_MAPPED_BATCH: usize = 8192;
 /// A program that waits this long while nothing can leave will wait for ever.
 const STARVATION: Duration = Duration::from_secs(5);
 
@@ -29,13 +31,19 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn take_spare_frames(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
         let spare = u64::from(self.frames.free()).saturating_sub(self.budget.reserve / 2);
         let count = u64::from(count).min(spare) as u32;
-        if count == 0 { None } else { self.frames.take_free_run(count) }
+        if count == 0 {
+            None
+        } else {
+            self.frames.take_free_run(count)
+        }
     }
 
     /// Frees the frame of the oldest victim whose far copy is good.
     fn reclaim_victim(&mut self) -> bool {
         while let Some(victim) = self.done.pop_front() {
-            let Some(page) = self.victim_queued(victim, WriteBack::Done) else { continue };
+            let Some(page) = self.victim_queued(victim, WriteBack::Done) else {
+                continue;
+            };
             self.done_count -= 1;
             if let Some(entry) = self.table.entry_mut(page) {
                 entry.location = Location::Far;
@@ -52,7 +60,9 @@ impl<K: Kernel> Pager<K> {
         let mut wanted = count.min(room);
         while wanted > 0 {
             let ask = u32::try_from(wanted).unwrap_or(u32::MAX);
-            let Some((frame, run)) = self.frames.take_empty_run(ask) else { return };
+            let Some((frame, run)) = self.frames.take_empty_run(ask) else {
+                return;
+            };
             let added = self.kernel.add_frames(frame, run);
             for step in 0..run {
                 if step < added {
@@ -74,7 +84,9 @@ impl<K: Kernel> Pager<K> {
         let mut wanted = count;
         while wanted > 0 {
             let ask = u32::try_from(wanted).unwrap_or(u32::MAX);
-            let Some((frame, run)) = self.frames.take_free_run(ask) else { return };
+            let Some((frame, run)) = self.frames.take_free_run(ask) else {
+                return;
+            };
             let dropped = self.kernel.drop_frames(frame, run);
             for step in 0..run {
                 if step < dropped {
@@ -97,16 +109,21 @@ impl<K: Kernel> Pager<K> {
             self.measure(net.now);
         }
         let over = self.resident.saturating_sub(self.budget.target());
-        while u64::from(self.frames.free()) < over + self.budget.reserve && self.victims_to_spare(over)
+        while u64::from(self.frames.free()) < over + self.budget.reserve
+            && self.victims_to_spare(over)
         {
             if !self.reclaim_victim() {
                 break;
             }
         }
         self.shed_frames(over.min(u64::from(self.frames.free())));
-        let missing = self.budget.reserve.saturating_sub(u64::from(self.frames.free()));
+        let missing = self
+            .budget
+            .reserve
+            .saturating_sub(u64::from(self.frames.free()));
         self.grow_frames(missing);
         self.evict_ahead();
+        self.expel_zero_mapped();
     }
 
     /// Victims are kept as long as frames are not short and memory is not over its target.
@@ -116,8 +133,10 @@ impl<K: Kernel> Pager<K> {
 
     fn measure(&mut self, now: Time) {
         self.resident = self.kernel.resident_pages();
-        self.counters.cache_bytes_peak =
-            self.counters.cache_bytes_peak.max(Bytes::pages(self.resident).0);
+        self.counters.cache_bytes_peak = self
+            .counters
+            .cache_bytes_peak
+            .max(Bytes::pages(self.resident).0);
         self.measure_at = now + self.budget.measure_after(self.resident);
         // What the pager is not in charge of grows faster than pages leave. Once it is in charge
         // of everything, growth waits for frames.
@@ -128,6 +147,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Evicts before the reserve is empty, so that no fault has to wait for it.
     fn evict_ahead(&mut self) {
+        self.eviction_owed = false;
         let pressure = self.resident + self.budget.reserve >= self.budget.target();
         if !pressure {
             return;
@@ -138,10 +158,14 @@ impl<K: Kernel> Pager<K> {
             + self.done_count
             + self.write_queue.len() as u64
             + u64::from(self.writes_in_flight);
-        let Some(missing) = wanted.checked_sub(ready).filter(|&missing| missing > 0) else { return };
-        let missing = missing.min(EVICT_BATCH);
-        if self.evict(missing).is_some_and(|evicted| evicted < missing) {
-            self.take_charge(missing);
+        let Some(missing) = wanted.checked_sub(ready).filter(|&missing| missing > 0) else {
+            return;
+        };
+        let batch = missing.min(EVICT_BATCH);
+        let evicted = self.evict(batch);
+        self.eviction_owed = evicted.is_some_and(|evicted| evicted > 0) && batch < missing;
+        if evicted.is_some_and(|evicted| evicted < batch) {
+            self.take_charge(batch);
         }
     }
 
@@ -151,22 +175,62 @@ impl<K: Kernel> Pager<K> {
         self.kernel.register_more(pages, &mut ranges);
         for (range, resident) in ranges {
             self.counters.registered_bytes += Bytes::pages(range.count).0;
+            let zeros = self.kernel.zero_mapped(range);
             for page in resident {
-                self.adopt(page);
+                let is_zero = zeros.binary_search(&page).is_ok();
+                let Some(queued) = self.adopt(page) else {
+                    continue;
+                };
+                if is_zero {
+                    self.zero_mapped.push(queued);
+                } else {
+                    self.replacement.inserted(queued);
+                }
             }
         }
     }
 
-    /// A page that was resident before the pager was in charge of it.
-    fn adopt(&mut self, page: PageNumber) {
+    /// A page that was resident before the pager was in charge of it; None if it is known.
+    fn adopt(&mut self, page: PageNumber) -> Option<Queued> {
         if self.table.entry(page).is_some() {
-            return;
+            return None;
         }
         let stamp = self.next_stamp();
         let location = Location::Resident;
-        let entry = PageEntry { location, far: None, prefetched: false, unseen: true, stamp };
+        let entry = PageEntry {
+            location,
+            far: None,
+            prefetched: false,
+            unseen: true,
+            stamp,
+        };
         self.table.insert(page, entry);
-        self.replacement.inserted(Queued { page, stamp });
+        Some(Queued { page, stamp })
+    }
+
+    /// Takes pages out that only map zeros. They free nothing, but writing them would grow local
+    /// memory without a fault, as fast as the kernel can copy; once out, the write faults and
+    /// waits its turn.
+    fn expel_zero_mapped(&mut self) {
+        if self.zero_mapped.is_empty() {
+            return;
+        }
+        let room = (self.frames.empty() as usize).min(ZERO_MAPPED_BATCH);
+        let rest = self.zero_mapped.split_off(room.min(self.zero_mapped.len()));
+        let batch = core::mem::replace(&mut self.zero_mapped, rest);
+        let table = &self.table;
+        let valid = |queued: &Queued| {
+            table.entry(queued.page).is_some_and(|entry| {
+                entry.location == Location::Resident && entry.stamp == queued.stamp
+            })
+        };
+        let batch: Vec<Queued> = batch.into_iter().filter(valid).collect();
+        // Pages that cannot leave now are queued like any others.
+        let _ = self.evict_pages(batch);
+        let surplus = u64::from(self.frames.free()).saturating_sub(self.budget.reserve);
+        self.shed_frames(surplus);
+        // The frames that were shed may have held no memory.
+        self.resident = self.kernel.resident_pages();
     }
 
     /// Says so, once, when the program cannot go on for want of memory anywhere.
@@ -183,7 +247,8 @@ impl<K: Kernel> Pager<K> {
             self.events.push_back(PagerEvent::FarMemoryFull { held });
             return;
         }
-        let idle = self.operations.is_empty() && self.write_queue.is_empty() && self.done_count == 0;
+        let idle =
+            self.operations.is_empty() && self.write_queue.is_empty() && self.done_count == 0;
         if !idle || self.stalled.is_empty() {
             self.starved_since = None;
             return;

@@ -21,7 +21,7 @@ use crate::entry::{Location, PageEntry, WriteBack};
 use crate::far::{FarStore, StoreEvent};
 use crate::frames::FramePool;
 use crate::prefetch::Prefetcher;
-use crate::replacement::Replacement;
+use crate::replacement::{Queued, Replacement};
 use crate::table::PageTable;
 use crate::{Budget, FrameBuffer, FrameIndex, Kernel, NodeIndex, PageRange, SpaceId};
 use alloc::boxed::Box;
@@ -45,7 +45,10 @@ pub struct PagerConfig {
 }
 
 /// The fabric, the provider under it, and the time: what a turn works with.
-#[expect(missing_debug_implementations, reason = "borrows a provider, which need not print")]
+#[expect(
+    missing_debug_implementations,
+    reason = "borrows a provider, which need not print"
+)]
 pub struct PagerFabric<'a> {
     pub fabric: &'a mut Fabric<FrameBuffer>,
     pub provider: &'a mut dyn Provider,
@@ -68,7 +71,11 @@ pub enum SpaceEvent {
     /// is mapped there reads zero until it is written.
     Removed { space: SpaceId, range: PageRange },
     /// `mremap` moved `from` to the pages from `to` on.
-    Remapped { space: SpaceId, from: PageRange, to: PageNumber },
+    Remapped {
+        space: SpaceId,
+        from: PageRange,
+        to: PageNumber,
+    },
     /// `fork` copied the space.
     Forked { parent: SpaceId, child: SpaceId },
 }
@@ -131,6 +138,10 @@ pub struct Pager<K: Kernel> {
     served_since: Vec<Time>,
     /// Faults in a row on a page that the table says is resident.
     spurious: (PageNumber, u32),
+    /// Pages that only map the kernel's page of zeros, to be taken out soon.
+    zero_mapped: Vec<Queued>,
+    /// More pages should leave than one batch took out.
+    eviction_owed: bool,
     resident: u64,
     measure_at: Time,
     check_children_at: Time,
@@ -175,6 +186,8 @@ impl<K: Kernel> Pager<K> {
             demands: BTreeMap::new(),
             served_since: Vec::new(),
             spurious: (PageNumber(0), 0),
+            zero_mapped: Vec::new(),
+            eviction_owed: false,
             resident: 0,
             measure_at: Time::ZERO,
             check_children_at: Time::ZERO,
@@ -240,12 +253,19 @@ impl<K: Kernel> Pager<K> {
         self.check_children(net.now);
         self.report_ready();
         self.report_starvation(net.now);
-        fabric_deadline.min(again).min(self.measure_at).min(self.children_deadline())
+        fabric_deadline
+            .min(again)
+            .min(self.measure_at)
+            .min(self.children_deadline())
     }
 
     /// True while the pager would do more if it were called again at once.
     pub fn is_busy(&self) -> bool {
-        !self.operations.is_empty() || !self.arrived.is_empty() || !self.stalled.is_empty()
+        !self.operations.is_empty()
+            || !self.arrived.is_empty()
+            || !self.stalled.is_empty()
+            || !self.zero_mapped.is_empty()
+            || self.eviction_owed
     }
 
     /// Records how long the faults took that have been served since the last call.
@@ -263,16 +283,14 @@ impl<K: Kernel> Pager<K> {
         turn.deadline
     }
 
-    fn handle_fabric_event(
-        &mut self,
-        event: FabricEvent<FrameBuffer>,
-        net: &mut PagerFabric<'_>,
-    ) {
+    fn handle_fabric_event(&mut self, event: FabricEvent<FrameBuffer>, net: &mut PagerFabric<'_>) {
         match event {
             FabricEvent::Outcome { operation, outcome } => {
                 self.handle_outcome(operation, outcome.is_ok());
             }
-            FabricEvent::Quiesced { operation, buffer, .. } => {
+            FabricEvent::Quiesced {
+                operation, buffer, ..
+            } => {
                 self.handle_quiesced(operation, buffer, net);
             }
             other => match self.store.handle_event(other, net) {
@@ -326,7 +344,10 @@ impl<K: Kernel> Pager<K> {
     /// The page whose write-back state in `frame` is `state`, if the frame is still its victim.
     fn victim_in(&self, frame: FrameIndex, state: WriteBack) -> Option<PageNumber> {
         let page = self.owner_of(frame)?;
-        let expected = Location::Victim { frame, write_back: state };
+        let expected = Location::Victim {
+            frame,
+            write_back: state,
+        };
         (self.table.entry(page)?.location == expected).then_some(page)
     }
 }

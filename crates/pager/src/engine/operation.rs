@@ -23,12 +23,22 @@ pub(super) enum OperationKind {
     /// Writes the victim in the frame back, as this version.
     Write { version: u64 },
     /// Fetches a page of a forked child.
-    ChildRead { space: SpaceId, page: PageNumber, record: FarRecord },
+    ChildRead {
+        space: SpaceId,
+        page: PageNumber,
+        record: FarRecord,
+    },
 }
 
 impl<K: Kernel> Pager<K> {
     pub(super) fn start_operation(&mut self, id: OperationId, kind: OperationKind) {
-        self.operations.insert(id, Operation { kind, succeeded: None });
+        self.operations.insert(
+            id,
+            Operation {
+                kind,
+                succeeded: None,
+            },
+        );
     }
 
     pub(super) fn handle_outcome(&mut self, id: OperationId, success: bool) {
@@ -52,7 +62,11 @@ impl<K: Kernel> Pager<K> {
         match operation.kind {
             OperationKind::Read => self.finish_fetch(frame, success, net.now),
             OperationKind::Write { version } => self.finish_write_back(frame, version, success),
-            OperationKind::ChildRead { space, page, record } => {
+            OperationKind::ChildRead {
+                space,
+                page,
+                record,
+            } => {
                 self.finish_child_fetch(space, page, record, frame, success, net.now);
             }
         }

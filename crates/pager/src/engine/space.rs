@@ -11,8 +11,15 @@ impl<K: Kernel> Pager<K> {
     /// before any fault that was read after them.
     pub fn handle_space_event(&mut self, event: SpaceEvent, net: &PagerFabric<'_>) {
         match event {
-            SpaceEvent::Removed { space: SpaceId::OWN, range } => self.remove(range),
-            SpaceEvent::Remapped { space: SpaceId::OWN, from, to } => self.remap(from, to),
+            SpaceEvent::Removed {
+                space: SpaceId::OWN,
+                range,
+            } => self.remove(range),
+            SpaceEvent::Remapped {
+                space: SpaceId::OWN,
+                from,
+                to,
+            } => self.remap(from, to),
             SpaceEvent::Removed { space, range } => self.remove_in_child(space, range),
             SpaceEvent::Remapped { space, from, to } => self.remap_in_child(space, from, to),
             SpaceEvent::Forked { parent, child } => self.fork(parent, child, net.now),
@@ -49,12 +56,21 @@ impl<K: Kernel> Pager<K> {
             Location::Resident | Location::Far | Location::Lost => {}
             // An operation may still touch the frame; it comes back when that is quiet.
             Location::Fetching { frame, .. }
-            | Location::Victim { frame, write_back: WriteBack::InFlight } => {
+            | Location::Victim {
+                frame,
+                write_back: WriteBack::InFlight,
+            } => {
                 self.owners[frame.0 as usize] = None;
             }
-            Location::Victim { frame, write_back: WriteBack::Queued }
+            Location::Victim {
+                frame,
+                write_back: WriteBack::Queued,
+            }
             | Location::Arrived { frame, .. } => self.release_frame(frame),
-            Location::Victim { frame, write_back: WriteBack::Done } => {
+            Location::Victim {
+                frame,
+                write_back: WriteBack::Done,
+            } => {
                 self.done_count -= 1;
                 self.release_frame(frame);
             }
@@ -71,7 +87,10 @@ impl<K: Kernel> Pager<K> {
             match entry.location {
                 Location::Resident => {
                     entry.stamp = self.next_stamp();
-                    self.replacement.inserted(Queued { page: target, stamp: entry.stamp });
+                    self.replacement.inserted(Queued {
+                        page: target,
+                        stamp: entry.stamp,
+                    });
                 }
                 Location::Victim { frame, .. }
                 | Location::Fetching { frame, .. }

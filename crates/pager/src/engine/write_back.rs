@@ -17,7 +17,9 @@ impl<K: Kernel> Pager<K> {
     /// Posts queued write-backs while the window and the slots last.
     pub(super) fn post_write_backs(&mut self, net: &mut PagerFabric<'_>) {
         while self.writes_in_flight < WRITES_IN_FLIGHT_MAX {
-            let Some(&(victim, checksum)) = self.write_queue.front() else { break };
+            let Some(&(victim, checksum)) = self.write_queue.front() else {
+                break;
+            };
             let Some(page) = self.victim_queued(victim, WriteBack::Queued) else {
                 self.write_queue.pop_front();
                 continue;
@@ -40,21 +42,36 @@ impl<K: Kernel> Pager<K> {
         checksum: PageChecksum,
         net: &mut PagerFabric<'_>,
     ) -> bool {
-        let Some(slot) = self.slot_for(page) else { return false };
-        let Some((connection, place)) = self.store.locate(slot) else { return false };
+        let Some(slot) = self.slot_for(page) else {
+            return false;
+        };
+        let Some((connection, place)) = self.store.locate(slot) else {
+            return false;
+        };
         let version = self.last_version + 1;
-        let record = SlotRecord { client: self.client, page, version, checksum };
+        let record = SlotRecord {
+            client: self.client,
+            page,
+            version,
+            checksum,
+        };
         let header = zerocopy::transmute!(record.to_header());
         self.kernel.frames_mut().set_header(frame, &header);
         let buffer = FrameBuffer::new(self.kernel.frames(), frame);
         let deadline = net.now + NODE_DEADLINE;
-        match net.fabric.write(net.provider, connection, place, buffer, deadline) {
+        match net
+            .fabric
+            .write(net.provider, connection, place, buffer, deadline)
+        {
             Ok(id) => {
                 self.last_version = version;
                 self.writes_in_flight += 1;
                 self.start_operation(id, OperationKind::Write { version });
                 if let Some(entry) = self.table.entry_mut(page) {
-                    entry.location = Location::Victim { frame, write_back: WriteBack::InFlight };
+                    entry.location = Location::Victim {
+                        frame,
+                        write_back: WriteBack::InFlight,
+                    };
                     entry.far = Some(FarRecord::first(slot, version, checksum));
                 }
                 true
@@ -78,8 +95,7 @@ impl<K: Kernel> Pager<K> {
             }
         }
         let slot = self.store.extents.allocate()?;
-        self.counters.far_pages_peak =
-            self.counters.far_pages_peak.max(self.store.extents.used());
+        self.counters.far_pages_peak = self.counters.far_pages_peak.max(self.store.extents.used());
         self.release_far(old);
         // Version 0 is never written: until the write is posted the record matches no content.
         let record = FarRecord::first(slot, 0, PageChecksum::default());
@@ -114,7 +130,9 @@ impl<K: Kernel> Pager<K> {
 
     /// The victim's far copy is good.
     pub(super) fn queue_done(&mut self, page: PageNumber, frame: FrameIndex) {
-        let Some(stamp) = self.set_write_back(page, frame, WriteBack::Done) else { return };
+        let Some(stamp) = self.set_write_back(page, frame, WriteBack::Done) else {
+            return;
+        };
         // Places become void when their pages go back; without new frames nothing else drops them.
         if self.done.len() >= 2 * self.owners.len() {
             let mut done = core::mem::take(&mut self.done);
@@ -138,7 +156,8 @@ impl<K: Kernel> Pager<K> {
         checksum: PageChecksum,
     ) {
         if let Some(stamp) = self.set_write_back(page, frame, WriteBack::Queued) {
-            self.write_queue.push_back((Victim { frame, stamp }, checksum));
+            self.write_queue
+                .push_back((Victim { frame, stamp }, checksum));
         }
     }
 
@@ -156,7 +175,9 @@ impl<K: Kernel> Pager<K> {
 
     /// The page's far copy, if it is still this version, is not to be trusted.
     fn forget_copy(&mut self, page: PageNumber, version: u64) {
-        let Some(entry) = self.table.entry_mut(page) else { return };
+        let Some(entry) = self.table.entry_mut(page) else {
+            return;
+        };
         if entry.far.is_none_or(|record| record.version != version) {
             return;
         }

@@ -15,7 +15,10 @@ pub struct FrameBuffer {
 
 impl FrameBuffer {
     pub(crate) fn new(frames: &impl FrameMemory, frame: FrameIndex) -> Self {
-        Self { frame, entries: frames.entries(frame) }
+        Self {
+            frame,
+            entries: frames.entries(frame),
+        }
     }
 
     pub(crate) const fn into_frame(self) -> FrameIndex {

@@ -35,13 +35,7 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    pub(crate) fn add(
-        &mut self,
-        node: NodeIndex,
-        id: ExtentId,
-        place: RemoteAddress,
-        slots: u32,
-    ) {
+    pub(crate) fn add(&mut self, node: NodeIndex, id: ExtentId, place: RemoteAddress, slots: u32) {
         let slots = slots.min(EXTENT_SLOTS);
         let extent = Extent {
             node,
@@ -73,7 +67,9 @@ impl Extents {
             .extents
             .iter_mut()
             .enumerate()
-            .find_map(|(index, extent)| Some((index, extent.as_mut().filter(|e| !e.free.is_empty())?)))?;
+            .find_map(|(index, extent)| {
+                Some((index, extent.as_mut().filter(|e| !e.free.is_empty())?))
+            })?;
         let slot = extent.free.pop()?;
         self.free -= 1;
         self.used += 1;
@@ -98,7 +94,11 @@ impl Extents {
             }
             return;
         }
-        let Some(extent) = self.extents.get_mut(index_of(slot)).and_then(Option::as_mut) else {
+        let Some(extent) = self
+            .extents
+            .get_mut(index_of(slot))
+            .and_then(Option::as_mut)
+        else {
             return;
         };
         extent.free.push(slot.0 & (EXTENT_SLOTS - 1));
@@ -110,7 +110,13 @@ impl Extents {
     pub(crate) fn locate(&self, slot: SlotRef) -> Option<(NodeIndex, RemoteAddress)> {
         let extent = self.extents.get(index_of(slot))?.as_ref()?;
         let offset = u64::from(slot.0 & (EXTENT_SLOTS - 1)) * SLOT_STRIDE as u64;
-        Some((extent.node, RemoteAddress { key: extent.key, address: extent.address + offset }))
+        Some((
+            extent.node,
+            RemoteAddress {
+                key: extent.key,
+                address: extent.address + offset,
+            },
+        ))
     }
 
     /// Forgets every extent of a node. References to their slots must be dropped by the caller
@@ -123,7 +129,8 @@ impl Extents {
             }
         }
         let extents = &self.extents;
-        self.shared.retain(|&slot, _| extents.get(index_of(slot)).is_some_and(Option::is_some));
+        self.shared
+            .retain(|&slot, _| extents.get(index_of(slot)).is_some_and(Option::is_some));
     }
 
     /// Takes out an extent that is wholly free, if enough free slots remain without it.
@@ -131,11 +138,11 @@ impl Extents {
         if self.free < keep_free + u64::from(EXTENT_SLOTS) {
             return None;
         }
-        let place = self
-            .extents
-            .iter_mut()
-            .rev()
-            .find(|place| place.as_ref().is_some_and(|e| e.free.len() as u32 == e.slots))?;
+        let place = self.extents.iter_mut().rev().find(|place| {
+            place
+                .as_ref()
+                .is_some_and(|e| e.free.len() as u32 == e.slots)
+        })?;
         let extent = place.take()?;
         self.free -= u64::from(extent.slots);
         Some(extent)
@@ -143,7 +150,11 @@ impl Extents {
 
     /// Extents on a node, for spreading new ones.
     pub(crate) fn count_on(&self, node: NodeIndex) -> usize {
-        self.extents.iter().flatten().filter(|extent| extent.node == node).count()
+        self.extents
+            .iter()
+            .flatten()
+            .filter(|extent| extent.node == node)
+            .count()
     }
 }
 
@@ -158,7 +169,10 @@ mod tests {
     fn extents(sizes: &[(u32, u32)]) -> Extents {
         let mut extents = Extents::default();
         for (index, &(node, slots)) in sizes.iter().enumerate() {
-            let place = RemoteAddress { key: RemoteKey(index as u32), address: 0 };
+            let place = RemoteAddress {
+                key: RemoteKey(index as u32),
+                address: 0,
+            };
             extents.add(NodeIndex(node), ExtentId(index as u64), place, slots);
         }
         extents
@@ -182,7 +196,12 @@ mod tests {
         let slots: Vec<_> = (0..6).map(|_| extents.allocate().unwrap()).collect();
         let mut places: Vec<_> = slots
             .iter()
-            .map(|&slot| extents.locate(slot).map(|(node, at)| (node.0, at.address)).unwrap())
+            .map(|&slot| {
+                extents
+                    .locate(slot)
+                    .map(|(node, at)| (node.0, at.address))
+                    .unwrap()
+            })
             .collect();
         places.sort_unstable();
         places.dedup();

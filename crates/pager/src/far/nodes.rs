@@ -16,9 +16,18 @@ pub struct NodeIndex(pub u32);
 /// How far the pager is with a node.
 #[derive(Debug)]
 enum NodeState {
-    Connecting { connection: ConnectionId },
-    Opening { connection: ConnectionId, call: CallId },
-    Up { connection: ConnectionId, asking: Option<Asking>, room: Room },
+    Connecting {
+        connection: ConnectionId,
+    },
+    Opening {
+        connection: ConnectionId,
+        call: CallId,
+    },
+    Up {
+        connection: ConnectionId,
+        asking: Option<Asking>,
+        room: Room,
+    },
     Lost,
 }
 
@@ -74,11 +83,10 @@ impl FarStore {
             extents: Extents::default(),
         };
         for address in addresses {
-            let (node, failure) =
-                match net.fabric.connect(net.provider, address, &[], deadline) {
-                    Ok(connection) => (NodeState::Connecting { connection }, None),
-                    Err(error) => (NodeState::Lost, Some(error)),
-                };
+            let (node, failure) = match net.fabric.connect(net.provider, address, &[], deadline) {
+                Ok(connection) => (NodeState::Connecting { connection }, None),
+                Err(error) => (NodeState::Lost, Some(error)),
+            };
             store.nodes.push(node);
             store.failures.push(failure);
         }
@@ -87,9 +95,12 @@ impl FarStore {
 
     /// True while some node has neither opened nor failed.
     pub(crate) fn starting(&self) -> bool {
-        self.nodes
-            .iter()
-            .any(|node| matches!(node, NodeState::Connecting { .. } | NodeState::Opening { .. }))
+        self.nodes.iter().any(|node| {
+            matches!(
+                node,
+                NodeState::Connecting { .. } | NodeState::Opening { .. }
+            )
+        })
     }
 
     pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = NodeIndex> {
@@ -157,10 +168,18 @@ impl FarStore {
         let node = self.nodes.iter_mut().find(
             |node| matches!(node, NodeState::Connecting { connection } if *connection == from),
         )?;
-        let request = NodeRequest::Open { client: self.client }.to_bytes();
+        let request = NodeRequest::Open {
+            client: self.client,
+        }
+        .to_bytes();
         let deadline = net.now + NODE_DEADLINE;
         match net.fabric.call(net.provider, from, &request, deadline) {
-            Ok(call) => *node = NodeState::Opening { connection: from, call },
+            Ok(call) => {
+                *node = NodeState::Opening {
+                    connection: from,
+                    call,
+                }
+            }
             Err(_) => net.fabric.close(net.provider, from),
         }
         None
@@ -174,30 +193,49 @@ impl FarStore {
     ) -> Option<StoreEvent> {
         let index = self.nodes.iter().position(|node| match node {
             NodeState::Opening { call, .. } => *call == answered,
-            NodeState::Up { asking: Some(asking), .. } => asking.call == answered,
+            NodeState::Up {
+                asking: Some(asking),
+                ..
+            } => asking.call == answered,
             _ => false,
         })?;
         let node = &mut self.nodes[index];
         match (&mut *node, reply) {
             (NodeState::Opening { connection, .. }, Some(NodeReply::Opened { .. })) => {
                 let connection = *connection;
-                *node = NodeState::Up { connection, asking: None, room: Room::For(EXTENT_SLOTS) };
+                *node = NodeState::Up {
+                    connection,
+                    asking: None,
+                    room: Room::For(EXTENT_SLOTS),
+                };
                 Some(StoreEvent::Opened)
             }
             (
                 NodeState::Up { asking, .. },
-                Some(NodeReply::ExtentAllocated { extent, remote_key, address, slots }),
+                Some(NodeReply::ExtentAllocated {
+                    extent,
+                    remote_key,
+                    address,
+                    slots,
+                }),
             ) => {
                 *asking = None;
-                let place = RemoteAddress { key: legato_verbs::RemoteKey(remote_key), address };
-                self.extents.add(NodeIndex(index as u32), extent, place, slots);
+                let place = RemoteAddress {
+                    key: legato_verbs::RemoteKey(remote_key),
+                    address,
+                };
+                self.extents
+                    .add(NodeIndex(index as u32), extent, place, slots);
                 Some(StoreEvent::Grown)
             }
             (NodeState::Up { asking, room, .. }, Some(NodeReply::NoRoom { .. })) => {
                 let asked = asking.take().map_or(EXTENT_SLOTS, |asking| asking.slots);
                 let smaller = asked / 4;
-                *room =
-                    if smaller >= EXTENT_SLOTS_MIN { Room::For(smaller) } else { Room::Full };
+                *room = if smaller >= EXTENT_SLOTS_MIN {
+                    Room::For(smaller)
+                } else {
+                    Room::Full
+                };
                 None
             }
             // No answer, or one that makes no sense: the node is of no use.
@@ -240,19 +278,32 @@ impl FarStore {
             .filter(|&index| {
                 matches!(
                     self.nodes[index],
-                    NodeState::Up { asking: None, room: Room::For(_), .. }
+                    NodeState::Up {
+                        asking: None,
+                        room: Room::For(_),
+                        ..
+                    }
                 )
             })
             .min_by_key(|&index| self.extents.count_on(NodeIndex(index as u32)));
-        let Some(NodeState::Up { connection, asking, room: Room::For(slots) }) =
-            candidate.map(|index| &mut self.nodes[index])
+        let Some(NodeState::Up {
+            connection,
+            asking,
+            room: Room::For(slots),
+        }) = candidate.map(|index| &mut self.nodes[index])
         else {
             return;
         };
         let request = NodeRequest::AllocateExtent { slots: *slots }.to_bytes();
         let deadline = net.now + NODE_DEADLINE;
-        if let Ok(call) = net.fabric.call(net.provider, *connection, &request, deadline) {
-            *asking = Some(Asking { call, slots: *slots });
+        if let Ok(call) = net
+            .fabric
+            .call(net.provider, *connection, &request, deadline)
+        {
+            *asking = Some(Asking {
+                call,
+                slots: *slots,
+            });
         }
     }
 
@@ -262,14 +313,18 @@ impl FarStore {
         extent: legato_base::ExtentId,
         net: &mut PagerFabric<'_>,
     ) {
-        let Some(NodeState::Up { connection, room, .. }) = self.nodes.get_mut(node.0 as usize)
+        let Some(NodeState::Up {
+            connection, room, ..
+        }) = self.nodes.get_mut(node.0 as usize)
         else {
             return;
         };
         *room = Room::For(EXTENT_SLOTS);
         let request = NodeRequest::ReleaseExtent { extent }.to_bytes();
         // Refused for want of a credit: the node frees it when this client goes.
-        let _ = net.fabric.call(net.provider, *connection, &request, net.now + NODE_DEADLINE);
+        let _ = net
+            .fabric
+            .call(net.provider, *connection, &request, net.now + NODE_DEADLINE);
     }
 
     /// Room that the pager believes in, for messages to people.

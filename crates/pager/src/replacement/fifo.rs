@@ -26,7 +26,9 @@ impl Replacement for Fifo {
         into: &mut Vec<Queued>,
     ) {
         for _ in 0..count {
-            let Some(queued) = pop_oldest(&mut self.queue, valid) else { return };
+            let Some(queued) = pop_oldest(&mut self.queue, valid) else {
+                return;
+            };
             into.push(queued);
         }
     }

@@ -81,7 +81,11 @@ impl ScanResistant {
             return;
         }
         if self.at_usual_distance >= LOOP_SHARE && matches!(self.mode, Mode::Oldest) {
-            self.mode = Mode::Newest { distance, victims: 0, probes: Probes::default() };
+            self.mode = Mode::Newest {
+                distance,
+                victims: 0,
+                probes: Probes::default(),
+            };
         }
         self.seen = 0;
         self.at_usual_distance = 0;
@@ -89,7 +93,12 @@ impl ScanResistant {
 
     fn choose_one(&mut self, valid: &mut dyn FnMut(Queued) -> bool) -> Option<Queued> {
         self.clock = self.clock.wrapping_add(1);
-        let Mode::Newest { distance, victims, probes } = &mut self.mode else {
+        let Mode::Newest {
+            distance,
+            victims,
+            probes,
+        } = &mut self.mode
+        else {
             return pop_oldest(&mut self.queue, valid);
         };
         *victims += 1;
@@ -126,7 +135,9 @@ impl Replacement for ScanResistant {
         into: &mut Vec<Queued>,
     ) {
         for _ in 0..count {
-            let Some(queued) = self.choose_one(valid) else { return };
+            let Some(queued) = self.choose_one(valid) else {
+                return;
+            };
             into.push(queued);
         }
     }

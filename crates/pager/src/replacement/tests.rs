@@ -40,7 +40,10 @@ impl Cache {
         }
         let stamp = self.stamps.entry(page).or_insert(0);
         *stamp += 1;
-        self.policy.inserted(Queued { page, stamp: *stamp });
+        self.policy.inserted(Queued {
+            page,
+            stamp: *stamp,
+        });
         self.resident.insert(page);
         let mut victims = Vec::new();
         if self.resident.len() > self.capacity {
@@ -71,7 +74,10 @@ impl Cache {
 }
 
 fn policies() -> [Box<dyn Replacement>; 2] {
-    [Box::new(Fifo::default()), Box::new(ScanResistant::default())]
+    [
+        Box::new(Fifo::default()),
+        Box::new(ScanResistant::default()),
+    ]
 }
 
 #[test]
@@ -105,7 +111,10 @@ fn m09_a_loop_over_twice_the_cache_misses_like_keep_first() {
     cache.miss_rate(trace(3));
     let steady = cache.miss_rate(trace(10));
     assert!(fifo > 99.0, "FIFO misses everything: {fifo}");
-    assert!(steady < 65.0, "nearer to keep-first (52) than to LRU (100): {steady}");
+    assert!(
+        steady < 65.0,
+        "nearer to keep-first (52) than to LRU (100): {steady}"
+    );
 }
 
 #[test]

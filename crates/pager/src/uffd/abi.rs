@@ -1,9 +1,9 @@
 //! The kernel's interface, as far as it is used here: `include/uapi/linux/userfaultfd.h` and
 //! `include/uapi/linux/fs.h` of Linux 6.18. Written out because no crate has MOVE and POISON.
 
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
-use rustix::fd::BorrowedFd;
 
 pub(super) const UFFD_API: u64 = 0xAA;
 const UFFDIO: u8 = 0xAA;
@@ -104,6 +104,7 @@ pub(super) struct PageRegion {
 
 pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
 pub(super) const PAGE_IS_SWAPPED: u64 = 1 << 4;
+pub(super) const PAGE_IS_PFNZERO: u64 = 1 << 5;
 
 const IOCTL_API: Opcode = opcode::read_write::<Api>(UFFDIO, 0x3F);
 const IOCTL_REGISTER: Opcode = opcode::read_write::<Register>(UFFDIO, 0x00);

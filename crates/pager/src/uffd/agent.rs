@@ -14,7 +14,8 @@ use super::supervisor::Supervisor;
 pub use super::supervisor::last_words;
 use crate::replacement::ScanResistant;
 use crate::{
-    Budget, Fault, FrameBuffer, Kernel, PageRange, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId,
+    Budget, Fault, FrameBuffer, Kernel, PageRange, Pager, PagerConfig, PagerEvent, PagerFabric,
+    SpaceId,
 };
 use alloc::boxed::Box;
 use alloc::format;
@@ -26,9 +27,7 @@ use legato_base::wire::control::{AgentMessageBody, Welcome};
 use legato_base::wire::stats::STATS_SIZE;
 use legato_base::{Bytes, ClientId, Duration, PAGE_SIZE, PageNumber, Time};
 use legato_fabric::{Fabric, FabricConfig};
-use legato_verbs::{
-    AccessFlags, Address, MemoryRegion, ProtectionDomain, Provider, VerbsError,
-};
+use legato_verbs::{AccessFlags, Address, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -100,7 +99,10 @@ pub enum StartError {
 }
 
 /// A running agent.
-#[expect(missing_debug_implementations, reason = "holds a provider, which need not print")]
+#[expect(
+    missing_debug_implementations,
+    reason = "holds a provider, which need not print"
+)]
 pub struct Agent<G: ProviderGlue> {
     program: Program,
     supervisor: Supervisor,
@@ -124,11 +126,13 @@ impl<G: ProviderGlue> Agent<G> {
         let pid = Pid::from_raw(start.program).ok_or(StartError::SupervisorGone)?;
         let supervisor = Supervisor::connect(start.supervisor, start.program.unsigned_abs())
             .map_err(|_| StartError::SupervisorGone)?;
-        let keep: Vec<BorrowedFd<'_>> =
-            core::iter::once(supervisor.fd()).chain(start.lifeline.as_ref().map(AsFd::as_fd)).collect();
+        let keep: Vec<BorrowedFd<'_>> = core::iter::once(supervisor.fd())
+            .chain(start.lifeline.as_ref().map(AsFd::as_fd))
+            .collect();
         close_all_but(&keep);
-        let welcome =
-            supervisor.greet(command_of(start.program)).ok_or(StartError::SupervisorGone)?;
+        let welcome = supervisor
+            .greet(command_of(start.program))
+            .ok_or(StartError::SupervisorGone)?;
         match Self::assemble(pid, start, &supervisor, &welcome) {
             Ok(parts) => Self::announce(parts, supervisor, welcome),
             Err(text) => {
@@ -145,14 +149,17 @@ impl<G: ProviderGlue> Agent<G> {
         supervisor: &Supervisor,
         welcome: &Welcome,
     ) -> Result<Parts<G>, String> {
-        let system = |call: &str, error: Errno| format!("{call} failed (errno {})", error.raw_os_error());
+        let system =
+            |call: &str, error: Errno| format!("{call} failed (errno {})", error.raw_os_error());
         let program = Program::open(pid).map_err(|e| system("pidfd_open", e))?;
         raise_priority();
         let masked = features::masked(start.masked_features);
         let (features, own, trash) = open_contexts(masked).map_err(|e| e.to_string())?;
         let budget = Budget::new(Bytes(welcome.cache_bytes));
         let layout = Layout::new(start.reservation, budget.frames());
-        layout.activate(&own, &trash, features).map_err(|e| e.to_string())?;
+        layout
+            .activate(&own, &trash, features)
+            .map_err(|e| e.to_string())?;
         let config = FabricConfig {
             connections_max: welcome.nodes.len() as u32,
             ..FabricConfig::default()
@@ -170,8 +177,7 @@ impl<G: ProviderGlue> Agent<G> {
             trash,
             start_task: start.start_task,
         };
-        let kernel = LinuxKernel::new(mechanism, pages, headers)
-            .map_err(|e| e.to_string())?;
+        let kernel = LinuxKernel::new(mechanism, pages, headers).map_err(|e| e.to_string())?;
         let addresses = welcome
             .nodes
             .iter()
@@ -182,10 +188,20 @@ impl<G: ProviderGlue> Agent<G> {
             cache: Bytes(welcome.cache_bytes),
             nodes: addresses,
         };
-        let mut net = PagerFabric { fabric: &mut fabric, provider: &mut provider, now: now() };
+        let mut net = PagerFabric {
+            fabric: &mut fabric,
+            provider: &mut provider,
+            now: now(),
+        };
         let policy = Box::new(ScanResistant::default());
         let pager = Pager::new(&pager_config, kernel, policy, &mut net);
-        let mut parts = Parts { program, lifeline: start.lifeline, provider, fabric, pager };
+        let mut parts = Parts {
+            program,
+            lifeline: start.lifeline,
+            provider,
+            fabric,
+            pager,
+        };
         parts.wait_for_nodes(supervisor, welcome)?;
         Ok(parts)
     }
@@ -214,18 +230,24 @@ impl<G: ProviderGlue> Agent<G> {
         };
         agent.publish();
         let own = agent.pager.kernel().descriptor(SpaceId::OWN);
-        let descriptors: Vec<BorrowedFd<'_>> =
-            own.into_iter().chain(core::iter::once(agent.stats.as_fd())).collect();
+        let descriptors: Vec<BorrowedFd<'_>> = own
+            .into_iter()
+            .chain(core::iter::once(agent.stats.as_fd()))
+            .collect();
         agent
             .supervisor
             .send(AgentMessageBody::Ready, &descriptors)
             .map_err(failed)?;
         if !agent.pager.kernel().moves_memory() {
-            let text = "this kernel cannot tell which pages a device holds (Linux 6.8 can): memory \
+            let text =
+                "this kernel cannot tell which pages a device holds (Linux 6.8 can): memory \
                         that O_DIRECT or a device reads into while it is evicted may lose what \
                         was read"
-                .to_string();
-            agent.supervisor.send(AgentMessageBody::Notice { text }, &[]).map_err(failed)?;
+                    .to_string();
+            agent
+                .supervisor
+                .send(AgentMessageBody::Notice { text }, &[])
+                .map_err(failed)?;
         }
         Ok(agent)
     }
@@ -259,8 +281,11 @@ impl<G: ProviderGlue> Agent<G> {
             self.hand_over(space);
         }
         let at = now();
-        let mut net =
-            PagerFabric { fabric: &mut self.fabric, provider: &mut self.provider, now: at };
+        let mut net = PagerFabric {
+            fabric: &mut self.fabric,
+            provider: &mut self.provider,
+            now: at,
+        };
         for event in incoming.events {
             self.pager.handle_space_event(event, &net);
         }
@@ -275,7 +300,10 @@ impl<G: ProviderGlue> Agent<G> {
             self.pager.account_served(now());
         }
         self.report();
-        (worked || self.pager.is_busy() || self.pager.kernel().has_backlog(), deadline)
+        (
+            worked || self.pager.is_busy() || self.pager.kernel().has_backlog(),
+            deadline,
+        )
     }
 
     /// The supervisor holds every userfaultfd too: should the agent die, pages stay missing
@@ -300,9 +328,14 @@ impl<G: ProviderGlue> Agent<G> {
                 PagerEvent::Ready => {}
                 PagerEvent::NodeLost { node, pages } => {
                     let text = self.nodes.get(node.0 as usize).cloned().unwrap_or_default();
-                    let _ = self
-                        .supervisor
-                        .send(AgentMessageBody::NodeLost { node: node.0, pages, text }, &[]);
+                    let _ = self.supervisor.send(
+                        AgentMessageBody::NodeLost {
+                            node: node.0,
+                            pages,
+                            text,
+                        },
+                        &[],
+                    );
                 }
                 PagerEvent::PageRejected { page } => self.fatal_free(format!(
                     "the page at {:#x} came back damaged and there is no other copy",
@@ -313,7 +346,9 @@ impl<G: ProviderGlue> Agent<G> {
                         "far memory is full: {held} are there and the program needs more; raise \
                          --memory or name more nodes"
                     );
-                    let _ = self.supervisor.send(AgentMessageBody::FarMemoryFull { text }, &[]);
+                    let _ = self
+                        .supervisor
+                        .send(AgentMessageBody::FarMemoryFull { text }, &[]);
                     self.program.kill();
                 }
                 PagerEvent::NothingToEvict => self.fatal(
@@ -332,9 +367,14 @@ impl<G: ProviderGlue> Agent<G> {
 
     /// Tells people and goes on: whoever touches the page gets SIGBUS.
     fn fatal_free(&self, text: String) {
-        let _ = self
-            .supervisor
-            .send(AgentMessageBody::NodeLost { node: u32::MAX, pages: 1, text }, &[]);
+        let _ = self.supervisor.send(
+            AgentMessageBody::NodeLost {
+                node: u32::MAX,
+                pages: 1,
+                text,
+            },
+            &[],
+        );
     }
 
     /// The program cannot go on.
@@ -389,7 +429,10 @@ impl<G: ProviderGlue> Agent<G> {
             let _ = rustix::event::poll(&mut polled, Some(&timeout));
             let hung_up = self.lifeline.is_some()
                 && polled.last().is_some_and(|last| !last.revents().is_empty());
-            (polled[urgent..].iter().any(|fd| !fd.revents().is_empty()), hung_up)
+            (
+                polled[urgent..].iter().any(|fd| !fd.revents().is_empty()),
+                hung_up,
+            )
         };
         self.provider.set_sleeping(false);
         if housekeeping_late.0 {
@@ -446,8 +489,13 @@ impl<G: ProviderGlue> Parts<G> {
 
     fn check_nodes(&self, welcome: &Welcome) -> Result<(), String> {
         let lost = self.pager.lost_nodes();
-        let Some(first) = lost.first() else { return Ok(()) };
-        let address = welcome.nodes.get(first.0 as usize).map_or("?", String::as_str);
+        let Some(first) = lost.first() else {
+            return Ok(());
+        };
+        let address = welcome
+            .nodes
+            .get(first.0 as usize)
+            .map_or("?", String::as_str);
         Err(match self.pager.node_failure(*first) {
             Some(error) => format!("memory node {address} cannot be reached: {error}"),
             None => format!("memory node {address} refuses this client"),
@@ -457,7 +505,10 @@ impl<G: ProviderGlue> Parts<G> {
 
 fn range_of((start, end): (u64, u64)) -> PageRange {
     let first = PageNumber::containing(start);
-    PageRange::new(first, PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0)
+    PageRange::new(
+        first,
+        PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0,
+    )
 }
 
 fn open_contexts(masked: u64) -> Result<(Features, Userfaultfd, Userfaultfd), OpenError> {
@@ -505,7 +556,9 @@ fn command_of(pid: i32) -> String {
     let length = rustix::fs::open(path.as_str(), flags, rustix::fs::Mode::empty())
         .and_then(|file| rustix::io::read(&file, &mut name))
         .unwrap_or(0);
-    String::from_utf8_lossy(&name[..length]).trim_end().to_string()
+    String::from_utf8_lossy(&name[..length])
+        .trim_end()
+        .to_string()
 }
 
 /// The monotonic clock.
@@ -518,5 +571,8 @@ pub fn now() -> Time {
 
 fn timespec(duration: Duration) -> Timespec {
     let duration = StdDuration::from_nanos(duration.as_nanos().min(SLEEP_MAX.as_nanos()));
-    Timespec { tv_sec: 0, tv_nsec: i64::from(duration.subsec_nanos()) }
+    Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
 }

@@ -37,11 +37,24 @@ pub struct Userfaultfd {
 #[derive(Debug)]
 pub(super) enum Message {
     /// If `protected`, the page was there when the thread touched it, but write-protected.
-    Fault { page: PageNumber, protected: bool },
-    Forked { child: Userfaultfd },
-    Remapped { from: u64, to: u64, length: u64 },
+    Fault {
+        page: PageNumber,
+        protected: bool,
+    },
+    Forked {
+        child: Userfaultfd,
+    },
+    Remapped {
+        from: u64,
+        to: u64,
+        length: u64,
+    },
     /// The range reads zero until it is written; if `unmapped`, it is no longer registered.
-    Removed { start: u64, end: u64, unmapped: bool },
+    Removed {
+        start: u64,
+        end: u64,
+        unmapped: bool,
+    },
 }
 
 impl Userfaultfd {
@@ -50,7 +63,10 @@ impl Userfaultfd {
         // The features are fixed by the first successful API call, so they are asked for on a
         // descriptor that is thrown away (ioctl_userfaultfd(2)).
         let probe = open_descriptor()?;
-        let mut api = abi::Api { api: abi::UFFD_API, ..abi::Api::default() };
+        let mut api = abi::Api {
+            api: abi::UFFD_API,
+            ..abi::Api::default()
+        };
         // SAFETY: the API handshake changes no memory.
         unsafe { abi::uffdio_api(probe.as_fd(), &mut api) }.map_err(system)?;
         Ok(features::choose(api.features & !masked)?)
@@ -68,7 +84,11 @@ impl Userfaultfd {
 
     fn open(wanted: u64) -> Result<Self, OpenError> {
         let fd = open_descriptor()?;
-        let mut api = abi::Api { api: abi::UFFD_API, features: wanted, ioctls: 0 };
+        let mut api = abi::Api {
+            api: abi::UFFD_API,
+            features: wanted,
+            ioctls: 0,
+        };
         // SAFETY: as above.
         unsafe { abi::uffdio_api(fd.as_fd(), &mut api) }.map_err(system)?;
         Ok(Self { fd })
@@ -88,7 +108,11 @@ impl Userfaultfd {
         length: u64,
         protectable: bool,
     ) -> Result<(), Errno> {
-        let protect = if protectable { abi::REGISTER_MODE_WP } else { 0 };
+        let protect = if protectable {
+            abi::REGISTER_MODE_WP
+        } else {
+            0
+        };
         let mut register = abi::Register {
             range: abi::Range { start, len: length },
             mode: abi::REGISTER_MODE_MISSING | protect,
@@ -110,7 +134,13 @@ impl Userfaultfd {
         wake: bool,
     ) -> (u64, Result<(), Errno>) {
         let mode = if wake { 0 } else { abi::MOVE_MODE_DONTWAKE };
-        let mut transfer = abi::Transfer { dst, src, len: length, mode, done: 0 };
+        let mut transfer = abi::Transfer {
+            dst,
+            src,
+            len: length,
+            mode,
+            done: 0,
+        };
         // SAFETY: the caller's promise.
         let result = unsafe { abi::uffdio_move(self.fd(), &mut transfer) };
         progress(transfer.done, length, result)
@@ -121,7 +151,13 @@ impl Userfaultfd {
     /// # Safety
     /// `src` must be readable for `length` bytes, and its content right for `dst`.
     pub(super) unsafe fn copy(&self, dst: u64, src: u64, length: u64) -> (u64, Result<(), Errno>) {
-        let mut transfer = abi::Transfer { dst, src, len: length, mode: 0, done: 0 };
+        let mut transfer = abi::Transfer {
+            dst,
+            src,
+            len: length,
+            mode: 0,
+            done: 0,
+        };
         // SAFETY: the caller's promise.
         let result = unsafe { abi::uffdio_copy(self.fd(), &mut transfer) };
         progress(transfer.done, length, result)
@@ -166,7 +202,10 @@ impl Userfaultfd {
     }
 
     fn write_protect(&self, start: u64, len: u64, mode: u64) -> Result<(), Errno> {
-        let mut protect = abi::WriteProtect { range: abi::Range { start, len }, mode };
+        let mut protect = abi::WriteProtect {
+            range: abi::Range { start, len },
+            mode,
+        };
         // SAFETY: no content changes. A thread may have to wait, for us.
         unsafe { abi::uffdio_writeprotect(self.fd(), &mut protect) }
     }
@@ -188,7 +227,11 @@ impl Userfaultfd {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return Err(error),
         };
-        into.extend(buffer[..length].chunks_exact(MESSAGE_SIZE).filter_map(parse));
+        into.extend(
+            buffer[..length]
+                .chunks_exact(MESSAGE_SIZE)
+                .filter_map(parse),
+        );
         into.sort_by_key(|message| matches!(message, Message::Fault { .. }));
         Ok(())
     }
@@ -197,13 +240,24 @@ impl Userfaultfd {
     pub(super) fn read_one(&self) -> Option<Message> {
         let mut buffer = [0u8; MESSAGE_SIZE];
         let length = rustix::io::read(&self.fd, &mut buffer).ok()?;
-        if length == MESSAGE_SIZE { parse(&buffer) } else { None }
+        if length == MESSAGE_SIZE {
+            parse(&buffer)
+        } else {
+            None
+        }
     }
 }
 
 const fn fill(page: PageNumber) -> abi::Fill {
-    let range = abi::Range { start: page.address(), len: PAGE_SIZE as u64 };
-    abi::Fill { range, mode: 0, done: 0 }
+    let range = abi::Range {
+        start: page.address(),
+        len: PAGE_SIZE as u64,
+    };
+    abi::Fill {
+        range,
+        mode: 0,
+        done: 0,
+    }
 }
 
 /// Lowest address that a range may have: vm.mmap_min_addr is at most this by default.
@@ -217,7 +271,10 @@ fn parse(message: &[u8]) -> Option<Message> {
     let word = |index: usize| -> u64 {
         let start = 8 + index * 8;
         // A message has 32 bytes and index is at most 2.
-        message[start..start + 8].iter().rev().fold(0, |word, &byte| (word << 8) | u64::from(byte))
+        message[start..start + 8]
+            .iter()
+            .rev()
+            .fold(0, |word, &byte| (word << 8) | u64::from(byte))
     };
     match message[0] {
         0x12 => Some(Message::Fault {
@@ -228,12 +285,20 @@ fn parse(message: &[u8]) -> Option<Message> {
             let fd = i32::try_from(word(0) & 0xFFFF_FFFF).ok()?;
             // SAFETY: the kernel has just installed this descriptor in our table for us.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            Some(Message::Forked { child: Userfaultfd { fd } })
+            Some(Message::Forked {
+                child: Userfaultfd { fd },
+            })
         }
-        0x14 => Some(Message::Remapped { from: word(0), to: word(1), length: word(2) }),
-        event @ (0x15 | 0x16) => {
-            Some(Message::Removed { start: word(0), end: word(1), unmapped: event == 0x16 })
-        }
+        0x14 => Some(Message::Remapped {
+            from: word(0),
+            to: word(1),
+            length: word(2),
+        }),
+        event @ (0x15 | 0x16) => Some(Message::Removed {
+            start: word(0),
+            end: word(1),
+            unmapped: event == 0x16,
+        }),
         _ => None,
     }
 }

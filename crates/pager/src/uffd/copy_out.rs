@@ -5,27 +5,35 @@
 //! frames, and dropped with `madvise`. What `madvise` announces must be told from what the
 //! program drops itself, and nothing else that is announced meanwhile may be lost.
 
+use super::Layout;
 use super::context::Message;
 use super::dropper::Dropper;
 use super::linux_kernel::{LinuxKernel, pages};
 use super::range_set::RangeSet;
-use super::Layout;
 use crate::{EvictError, FrameIndex, FrameMemory, Kernel, PageRange};
 use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 /// Reading 128 pages takes some 50 us; longer than this it takes only when one is missing.
-const READ_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+const READ_PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
 /// Between two looks at what else may have happened.
-const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000 };
+const LOOK_AGAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 500_000,
+};
 
 type Moved = (u32, Result<(), EvictError>);
 
 impl LinuxKernel {
     /// As `move_out`, for pages that cannot be moved.
     pub(super) fn copy_out(&mut self, page: PageNumber, frame: FrameIndex, count: u32) -> Moved {
-        let Some(dropper) = self.take_dropper() else { return (0, Err(EvictError::Fixed)) };
+        let Some(dropper) = self.take_dropper() else {
+            return (0, Err(EvictError::Fixed));
+        };
         let count = count.min(Layout::bounce_pages());
         let mut result = self.copy_out_with(&dropper, page, frame, count);
         // A batch that is refused whole may span two mappings.
@@ -72,8 +80,7 @@ impl LinuxKernel {
             dropper.finish();
             return self.give_up(range, error);
         }
-        let (dropped, result) =
-            self.drop_range(dropper, PageRange::new(page, u64::from(readable)));
+        let (dropped, result) = self.drop_range(dropper, PageRange::new(page, u64::from(readable)));
         self.settle(range);
         if dropped < readable {
             self.drop_frames(FrameIndex(frame.0 + dropped), readable - dropped);
@@ -94,7 +101,8 @@ impl LinuxKernel {
                 let from = (bounce + (u64::from(step) << PAGE_SHIFT)) as *const [u8; PAGE_SIZE];
                 // SAFETY: the bounce pages are the agent's, and the task that fills them is done.
                 let from = unsafe { &*from };
-                self.frames.page_mut(FrameIndex(frame.0 + step), |page| *page = *from);
+                self.frames
+                    .page_mut(FrameIndex(frame.0 + step), |page| *page = *from);
             }
             return Ok(());
         }
@@ -124,7 +132,11 @@ impl LinuxKernel {
             // One message at a time, and none without need: a thread that is let go on may put
             // new memory where the old was.
             let announced = unannounced.missing_from(range) == [range];
-            let patience = if announced { LOOK_AGAIN } else { Timespec::default() };
+            let patience = if announced {
+                LOOK_AGAIN
+            } else {
+                Timespec::default()
+            };
             if let Some(result) = dropper.dropped(patience) {
                 break result;
             }
@@ -160,12 +172,21 @@ impl LinuxKernel {
     /// Keeps a message for the next `read`, but for the part that announces the agent's own
     /// dropping of `range`.
     fn stow(&mut self, message: Message, range: PageRange, unannounced: &mut RangeSet) {
-        if let Message::Removed { start, end, unmapped: false } = message {
+        if let Message::Removed {
+            start,
+            end,
+            unmapped: false,
+        } = message
+        {
             let removed = pages(start, end);
             if removed.start >= range.start && removed.end() <= range.end() {
                 for twice in unannounced.missing_from(removed) {
                     let (start, end) = (twice.start.address(), twice.end().address());
-                    self.backlog.push(Message::Removed { start, end, unmapped: false });
+                    self.backlog.push(Message::Removed {
+                        start,
+                        end,
+                        unmapped: false,
+                    });
                 }
                 unannounced.remove(removed);
                 return;
@@ -185,7 +206,9 @@ impl LinuxKernel {
             }
         }
         // Where the mapping is gone nothing was unprotected and nobody was woken.
-        let _ = self.own.wake_range(range.start.address(), range.count << PAGE_SHIFT);
+        let _ = self
+            .own
+            .wake_range(range.start.address(), range.count << PAGE_SHIFT);
     }
 
     /// Ends the write protection of a range, unless the address space is changing.
@@ -205,14 +228,21 @@ impl LinuxKernel {
     /// too, and the thread that does it waits; only another thread can have written to the new
     /// memory by then. That is not known, and must not pass unseen.
     fn check_replaced(&mut self, range: PageRange) {
-        let replaced = self.backlog.iter().find_map(|message| match *message {
-            Message::Removed { start, end, unmapped: true } => Some(pages(start, end)),
-            Message::Remapped { from, length, .. } => Some(pages(from, from + length)),
-            _ => None,
-        }
-        .filter(|gone| gone.start < range.end() && range.start < gone.end()));
+        let replaced = self.backlog.iter().find_map(|message| {
+            match *message {
+                Message::Removed {
+                    start,
+                    end,
+                    unmapped: true,
+                } => Some(pages(start, end)),
+                Message::Remapped { from, length, .. } => Some(pages(from, from + length)),
+                _ => None,
+            }
+            .filter(|gone| gone.start < range.end() && range.start < gone.end())
+        });
         let Some(replaced) = replaced else { return };
-        if self.has_mapping_in(replaced, range) && self.residency.program_threads(self.program) > 1 {
+        if self.has_mapping_in(replaced, range) && self.residency.program_threads(self.program) > 1
+        {
             self.damaged = Some(replaced.start.max(range.start));
         }
     }
@@ -220,10 +250,17 @@ impl LinuxKernel {
     fn has_mapping_in(&self, replaced: PageRange, range: PageRange) -> bool {
         let first = replaced.start.max(range.start);
         let last = replaced.end().min(range.end());
-        let Some(maps) = Self::read_maps() else { return true };
+        let Some(maps) = Self::read_maps() else {
+            return true;
+        };
         maps.lines().any(|line| {
-            let bounds = line.split(' ').next().and_then(|bounds| bounds.split_once('-'));
-            let Some((start, end)) = bounds else { return false };
+            let bounds = line
+                .split(' ')
+                .next()
+                .and_then(|bounds| bounds.split_once('-'));
+            let Some((start, end)) = bounds else {
+                return false;
+            };
             let address = |text| u64::from_str_radix(text, 16).unwrap_or(0);
             address(start) < last.address() && first.address() < address(end)
         })

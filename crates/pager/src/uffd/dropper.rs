@@ -5,12 +5,12 @@
 //! faults. The task is a thread of the agent; it has nothing but its stack, and uses no heap.
 
 use super::Layout;
+use alloc::boxed::Box;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use alloc::boxed::Box;
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::mm::Advice;
-use rustix::event::Timespec;
 use rustix::thread::futex;
 
 /// What runs in a new task, on its own stack. It must not return.
@@ -82,8 +82,9 @@ impl Dropper {
                 let _ = futex::wait(state, futex::Flags::PRIVATE, READ, Some(&patience));
             }
         }
-        let given_up =
-            state.compare_exchange(READ, CANCELLED, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let given_up = state
+            .compare_exchange(READ, CANCELLED, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
         if given_up {
             return None;
         }

@@ -13,7 +13,10 @@ const PAGES_MIN: u64 = 16;
 pub(super) fn eligible_ranges(maps: &str, own: &[PageRange]) -> Vec<PageRange> {
     let mut ranges: Vec<PageRange> = maps.lines().filter_map(parse_eligible).collect();
     for &hole in own {
-        ranges = ranges.into_iter().flat_map(|range| without(range, hole)).collect();
+        ranges = ranges
+            .into_iter()
+            .flat_map(|range| without(range, hole))
+            .collect();
     }
     ranges.retain(|range| range.count >= PAGES_MIN);
     ranges.sort_unstable_by_key(|range| core::cmp::Reverse((range.count, range.start)));
@@ -36,7 +39,8 @@ fn parse_eligible(line: &str) -> Option<PageRange> {
     let permissions = fields.next()?;
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or("");
-    let anonymous = inode == "0" && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"));
+    let anonymous =
+        inode == "0" && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"));
     if permissions != "rw-p" || !anonymous {
         return None;
     }
@@ -90,7 +94,13 @@ mod tests {
 
     #[test]
     fn lines_that_make_no_sense_are_passed_over() {
-        for line in ["", "x", "1-0 rw-p 0 0 0", "zz-yy rw-p 0 00:00 0", "1000-2000"] {
+        for line in [
+            "",
+            "x",
+            "1-0 rw-p 0 0 0",
+            "zz-yy rw-p 0 00:00 0",
+            "1000-2000",
+        ] {
             assert_eq!(eligible_ranges(line, &[]), []);
         }
     }

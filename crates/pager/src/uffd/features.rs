@@ -46,11 +46,13 @@ impl Features {
 /// Features that a test hides, by the names in LEGATO_MASK_FEATURES, so that what is done without
 /// them can be tested on a kernel that has them.
 pub(super) fn masked(names: &[u8]) -> u64 {
-    names.split(|&byte| byte == b',').fold(0, |mask, name| match name {
-        b"move" => mask | abi::FEATURE_MOVE,
-        b"protect" => mask | abi::FEATURE_PAGEFAULT_FLAG_WP,
-        _ => mask,
-    })
+    names
+        .split(|&byte| byte == b',')
+        .fold(0, |mask, name| match name {
+            b"move" => mask | abi::FEATURE_MOVE,
+            b"protect" => mask | abi::FEATURE_PAGEFAULT_FLAG_WP,
+            _ => mask,
+        })
 }
 
 /// Chooses from the features that the kernel offers.
@@ -66,7 +68,9 @@ pub(super) const fn choose(offered: u64) -> Result<Features, FeatureError> {
     if offered & leave == 0 {
         return Err(FeatureError::Leave);
     }
-    Ok(Features { wanted: REQUIRED | offered & leave })
+    Ok(Features {
+        wanted: REQUIRED | offered & leave,
+    })
 }
 
 #[cfg(test)]
@@ -77,8 +81,14 @@ mod tests {
 
     #[test]
     fn each_missing_feature_has_its_own_message() {
-        assert_eq!(choose(ALL & !abi::FEATURE_POISON), Err(FeatureError::Poison));
-        assert_eq!(choose(ALL & !abi::FEATURE_EVENT_FORK), Err(FeatureError::Events));
+        assert_eq!(
+            choose(ALL & !abi::FEATURE_POISON),
+            Err(FeatureError::Poison)
+        );
+        assert_eq!(
+            choose(ALL & !abi::FEATURE_EVENT_FORK),
+            Err(FeatureError::Events)
+        );
         assert_eq!(choose(REQUIRED), Err(FeatureError::Leave));
         assert_eq!(choose(0), Err(FeatureError::Events));
     }

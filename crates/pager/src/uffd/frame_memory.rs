@@ -17,7 +17,11 @@ pub(super) struct LinuxFrames {
 impl LinuxFrames {
     /// The regions must cover all frames and all headers of the layout.
     pub(super) const fn new(layout: Layout, pages: MemoryRegion, headers: MemoryRegion) -> Self {
-        Self { layout, pages, headers }
+        Self {
+            layout,
+            pages,
+            headers,
+        }
     }
 }
 

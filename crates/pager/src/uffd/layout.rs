@@ -77,13 +77,28 @@ impl Layout {
         let zeros = trash + TRASH_PAGES * page;
         let bounce = zeros + page;
         let end = bounce + BOUNCE_PAGES * page;
-        assert!(end <= base + HEAP_OFFSET, "invariant: the frames end below the heap");
-        Self { base, frames, frame_count, headers, trash, zeros, bounce, end }
+        assert!(
+            end <= base + HEAP_OFFSET,
+            "invariant: the frames end below the heap"
+        );
+        Self {
+            base,
+            frames,
+            frame_count,
+            headers,
+            trash,
+            zeros,
+            bounce,
+            end,
+        }
     }
 
     /// The whole reservation: never far, never evicted.
     pub const fn range(&self) -> PageRange {
-        PageRange::new(PageNumber::containing(self.base), RESERVATION >> legato_base::PAGE_SHIFT)
+        PageRange::new(
+            PageNumber::containing(self.base),
+            RESERVATION >> legato_base::PAGE_SHIFT,
+        )
     }
 
     pub(super) const fn frame(&self, index: u32) -> u64 {
@@ -149,9 +164,12 @@ impl Layout {
         // SAFETY: frames are touched only while they have memory, so they never fault; the trash
         // is never touched.
         unsafe {
-            main.register(self.frames, self.frame_bytes(), false).map_err(system)?;
+            main.register(self.frames, self.frame_bytes(), false)
+                .map_err(system)?;
             let trash_bytes = TRASH_PAGES << legato_base::PAGE_SHIFT;
-            trash.register(self.trash, trash_bytes, false).map_err(system)?;
+            trash
+                .register(self.trash, trash_bytes, false)
+                .map_err(system)?;
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use super::context::{Message, OpenError};
 use super::dropper::{Dropper, StartTask};
-use super::features::Features;
 use super::eligible::eligible_ranges;
+use super::features::Features;
 use super::frame_memory::LinuxFrames;
 use super::range_set::RangeSet;
 use super::residency::Residency;
@@ -75,7 +75,15 @@ pub(super) struct Mechanism {
 
 impl LinuxKernel {
     pub(super) fn new(
-        Mechanism { layout, features, program, object, own, trash, start_task }: Mechanism,
+        Mechanism {
+            layout,
+            features,
+            program,
+            object,
+            own,
+            trash,
+            start_task,
+        }: Mechanism,
         pages: MemoryRegion,
         headers: MemoryRegion,
     ) -> Result<Self, OpenError> {
@@ -102,7 +110,9 @@ impl LinuxKernel {
 
     /// The descriptors to wait on.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        core::iter::once(&self.own).chain(self.children.values()).map(Userfaultfd::fd)
+        core::iter::once(&self.own)
+            .chain(self.children.values())
+            .map(Userfaultfd::fd)
     }
 
     pub(super) fn descriptor(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
@@ -112,8 +122,9 @@ impl LinuxKernel {
     /// Reads what waits, and follows the changes of what is registered.
     pub(super) fn read(&mut self) -> Incoming {
         let mut incoming = Incoming::default();
-        let spaces: Vec<SpaceId> =
-            core::iter::once(SpaceId::OWN).chain(self.children.keys().copied()).collect();
+        let spaces: Vec<SpaceId> = core::iter::once(SpaceId::OWN)
+            .chain(self.children.keys().copied())
+            .collect();
         for (space, page) in core::mem::take(&mut self.protected) {
             self.end_protection(space, page);
         }
@@ -130,14 +141,23 @@ impl LinuxKernel {
 
     fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
         match message {
-            Message::Fault { page, protected: true } => self.end_protection(space, page),
-            Message::Fault { page, protected: false } => incoming.faults.push((space, page)),
+            Message::Fault {
+                page,
+                protected: true,
+            } => self.end_protection(space, page),
+            Message::Fault {
+                page,
+                protected: false,
+            } => incoming.faults.push((space, page)),
             Message::Forked { child } => {
                 self.last_space += 1;
                 let id = SpaceId(self.last_space);
                 self.children.insert(id, child);
                 incoming.children.push(id);
-                incoming.events.push(SpaceEvent::Forked { parent: space, child: id });
+                incoming.events.push(SpaceEvent::Forked {
+                    parent: space,
+                    child: id,
+                });
             }
             Message::Remapped { from, to, length } => {
                 let (from, to) = (pages(from, from + length), PageNumber::containing(to));
@@ -145,9 +165,15 @@ impl LinuxKernel {
                     self.registered.remove(from);
                     self.registered.insert(PageRange::new(to, from.count));
                 }
-                incoming.events.push(SpaceEvent::Remapped { space, from, to });
+                incoming
+                    .events
+                    .push(SpaceEvent::Remapped { space, from, to });
             }
-            Message::Removed { start, end, unmapped } => {
+            Message::Removed {
+                start,
+                end,
+                unmapped,
+            } => {
                 let range = pages(start, end);
                 if unmapped && space == SpaceId::OWN {
                     self.registered.remove(range);
@@ -161,7 +187,9 @@ impl LinuxKernel {
     /// the child was forked: by now the agent has no need of the protection. If the page is
     /// missing, the thread faults again.
     fn end_protection(&mut self, space: SpaceId, page: PageNumber) {
-        let Some(context) = self.space(space) else { return };
+        let Some(context) = self.space(space) else {
+            return;
+        };
         match context.unprotect(page.address(), PAGE_SIZE as u64) {
             Ok(()) => {}
             Err(Errno::AGAIN) => self.protected.push((space, page)),
@@ -173,7 +201,9 @@ impl LinuxKernel {
     /// True while there are events that the pager does not know of yet: until then its view of
     /// the address space is not to be acted on. The kernel says so only until they are read.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.backlog.iter().any(|message| !matches!(message, Message::Fault { .. }))
+        self.backlog
+            .iter()
+            .any(|message| !matches!(message, Message::Fault { .. }))
     }
 
     /// True if [`Self::read`] has something to do already.
@@ -191,11 +221,17 @@ impl LinuxKernel {
         if !self.features.can_protect() {
             return None;
         }
-        self.dropper.take().or_else(|| Dropper::start(&self.layout, self.start_task).ok())
+        self.dropper
+            .take()
+            .or_else(|| Dropper::start(&self.layout, self.start_task).ok())
     }
 
     fn space(&self, space: SpaceId) -> Option<&Userfaultfd> {
-        if space == SpaceId::OWN { Some(&self.own) } else { self.children.get(&space) }
+        if space == SpaceId::OWN {
+            Some(&self.own)
+        } else {
+            self.children.get(&space)
+        }
     }
 
     /// Moves, or where the kernel cannot copies, as many pages as possible; EAGAIN for a moment's lock is tried again.
@@ -208,7 +244,8 @@ impl LinuxKernel {
             // program memory that it has taken charge of, and whose content it keeps.
             let (moved, result) = unsafe {
                 if self.features.can_move() {
-                    self.own.move_pages(dst + done, src + done, total - done, wake)
+                    self.own
+                        .move_pages(dst + done, src + done, total - done, wake)
                 } else {
                     self.own.copy(dst + done, src + done, total - done)
                 }
@@ -257,7 +294,11 @@ impl LinuxKernel {
     fn unshare(&self, page: PageNumber) -> bool {
         // SAFETY: the page is present, so nothing faults to the agent itself; its content stays.
         unsafe {
-            rustix::mm::madvise(page.address() as *mut _, PAGE_SIZE, Advice::LinuxPopulateWrite)
+            rustix::mm::madvise(
+                page.address() as *mut _,
+                PAGE_SIZE,
+                Advice::LinuxPopulateWrite,
+            )
         }
         .is_ok()
     }
@@ -267,7 +308,10 @@ impl LinuxKernel {
         let protectable = self.features.can_protect();
         // SAFETY: the pager answers the faults: with zeros for what was never touched, and with
         // the content that it moved out itself.
-        match unsafe { self.own.register(range.start.address(), length, protectable) } {
+        match unsafe {
+            self.own
+                .register(range.start.address(), length, protectable)
+        } {
             Ok(()) => {
                 self.registered.insert(range);
                 true
@@ -320,8 +364,7 @@ impl Kernel for LinuxKernel {
             }
             let at = page.plus(u64::from(moved));
             if !self.features.can_move() {
-                let (more, result) =
-                    self.copy_out(at, FrameIndex(frame.0 + moved), count - moved);
+                let (more, result) = self.copy_out(at, FrameIndex(frame.0 + moved), count - moved);
                 moved += more;
                 match result {
                     Ok(()) => continue,
@@ -346,8 +389,7 @@ impl Kernel for LinuxKernel {
             }
             // A mapping that is not writable, or locked.
             if error == Errno::INVAL {
-                let (more, result) =
-                    self.copy_out(at, FrameIndex(frame.0 + moved), count - moved);
+                let (more, result) = self.copy_out(at, FrameIndex(frame.0 + moved), count - moved);
                 moved += more;
                 match result {
                     Ok(()) => continue,
@@ -407,7 +449,8 @@ impl Kernel for LinuxKernel {
             let to = self.layout.frame(frame.0 + added);
             if !self.features.can_move() {
                 // Writing is what gives memory to a page.
-                self.frames.page_mut(FrameIndex(frame.0 + added), |page| page.fill(0));
+                self.frames
+                    .page_mut(FrameIndex(frame.0 + added), |page| page.fill(0));
                 continue;
             }
             // SAFETY: the frame is empty and the agent's own.
@@ -421,13 +464,11 @@ impl Kernel for LinuxKernel {
 
     fn drop_frames(&mut self, frame: FrameIndex, count: u32) -> u32 {
         if !self.features.can_move() {
-            let (start, length) =
-                (self.layout.frame(frame.0), (count as usize) << PAGE_SHIFT);
+            let (start, length) = (self.layout.frame(frame.0), (count as usize) << PAGE_SHIFT);
             // SAFETY: the frames are free and the agent's own. They are not registered, so this
             // waits for nobody.
-            let emptied = unsafe {
-                rustix::mm::madvise(start as *mut _, length, Advice::LinuxDontNeed)
-            };
+            let emptied =
+                unsafe { rustix::mm::madvise(start as *mut _, length, Advice::LinuxDontNeed) };
             return if emptied.is_ok() { count } else { 0 };
         }
         let mut dropped = 0;
@@ -436,8 +477,10 @@ impl Kernel for LinuxKernel {
             let from = self.layout.frame(frame.0 + dropped);
             let bytes = u64::from(batch) << PAGE_SHIFT;
             // SAFETY: the frames are free and the trash is empty; both are the agent's own.
-            let (moved, _) =
-                unsafe { self.trash.move_pages(self.layout.trash(), from, bytes, false) };
+            let (moved, _) = unsafe {
+                self.trash
+                    .move_pages(self.layout.trash(), from, bytes, false)
+            };
             // SAFETY: what is in the trash is nobody's. Its userfaultfd reports no events, so
             // this waits for nobody.
             let emptied = unsafe {
@@ -466,7 +509,10 @@ impl Kernel for LinuxKernel {
         if self.is_unsettled() {
             return Err(FillError::Again);
         }
-        self.space(space).ok_or(FillError::SpaceGone)?.poison(page).map_err(fill_error)
+        self.space(space)
+            .ok_or(FillError::SpaceGone)?
+            .poison(page)
+            .map_err(fill_error)
     }
 
     fn resident_pages(&mut self) -> u64 {
@@ -477,7 +523,9 @@ impl Kernel for LinuxKernel {
         if self.is_unsettled() {
             return;
         }
-        let Some(maps) = Self::read_maps() else { return };
+        let Some(maps) = Self::read_maps() else {
+            return;
+        };
         let mut found = 0;
         for range in eligible_ranges(&maps, &[self.layout.range(), self.object]) {
             for part in self.registered.missing_from(range) {
@@ -495,6 +543,10 @@ impl Kernel for LinuxKernel {
         }
     }
 
+    fn zero_mapped(&mut self, range: PageRange) -> Vec<PageNumber> {
+        self.residency.zero_mapped(range).unwrap_or_default()
+    }
+
     fn is_registered(&self, page: PageNumber) -> bool {
         self.registered.contains(page)
     }
@@ -510,7 +562,10 @@ impl Kernel for LinuxKernel {
 
 pub(super) const fn pages(start: u64, end: u64) -> PageRange {
     let first = PageNumber::containing(start);
-    PageRange::new(first, PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0)
+    PageRange::new(
+        first,
+        PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0,
+    )
 }
 
 const fn evict_error(error: Errno) -> EvictError {

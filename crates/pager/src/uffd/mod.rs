@@ -14,9 +14,9 @@ mod frame_memory;
 mod layout;
 mod linux_kernel;
 mod program;
-mod supervisor;
 mod range_set;
 mod residency;
+mod supervisor;
 
 pub use context::{OpenError, Userfaultfd};
 pub use dropper::{StartTask, TaskMain};

@@ -14,7 +14,10 @@ pub(super) struct Program {
 
 impl Program {
     pub(super) fn open(pid: Pid) -> Result<Self, Errno> {
-        Ok(Self { pid, pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())? })
+        Ok(Self {
+            pid,
+            pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())?,
+        })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -36,7 +39,10 @@ impl Program {
 /// True if a read would not block, or the other end is gone.
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
 }
 
@@ -72,8 +78,10 @@ fn shares_memory(pid: Pid) -> bool {
 /// Closes every descriptor that came along from the program, but for those named. Otherwise a
 /// pipe whose writer has ended would never end for its reader.
 pub(super) fn close_all_but(keep: &[BorrowedFd<'_>]) {
-    let mut keep: alloc::vec::Vec<u32> =
-        keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
+    let mut keep: alloc::vec::Vec<u32> = keep
+        .iter()
+        .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
+        .collect();
     keep.sort_unstable();
     let mut first = 0;
     for fd in keep {

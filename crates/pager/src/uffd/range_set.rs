@@ -13,7 +13,10 @@ pub(super) struct RangeSet {
 
 impl RangeSet {
     pub(super) fn contains(&self, page: PageNumber) -> bool {
-        self.ranges.range(..=page.0).next_back().is_some_and(|(_, &end)| page.0 < end)
+        self.ranges
+            .range(..=page.0)
+            .next_back()
+            .is_some_and(|(_, &end)| page.0 < end)
     }
 
     pub(super) fn insert(&mut self, range: PageRange) {
@@ -58,7 +61,10 @@ impl RangeSet {
         let mut missing = Vec::new();
         let mut at = range.start.0;
         let before = self.ranges.range(..=at).next_back().map(|(&s, &e)| (s, e));
-        let inside = self.ranges.range(at + 1..range.end().0).map(|(&s, &e)| (s, e));
+        let inside = self
+            .ranges
+            .range(at + 1..range.end().0)
+            .map(|(&s, &e)| (s, e));
         for (s, e) in before.into_iter().chain(inside) {
             if s > at {
                 missing.push(PageRange::new(PageNumber(at), s - at));
@@ -94,7 +100,11 @@ mod tests {
                 model.retain(|page| !pages.contains(page));
             }
             for page in 0..230 {
-                assert_eq!(set.contains(PageNumber(page)), model.contains(&page), "{page}");
+                assert_eq!(
+                    set.contains(PageNumber(page)),
+                    model.contains(&page),
+                    "{page}"
+                );
             }
             let probe = PageRange::new(PageNumber(random.below(200)), 1 + random.below(30));
             let missing: Vec<u64> = set

@@ -22,9 +22,8 @@ pub(super) struct Residency {
 
 impl Residency {
     pub(super) fn open() -> Result<Self, Errno> {
-        let open = |path: &str| {
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        };
+        let open =
+            |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         Ok(Self {
             pagemap: open("/proc/self/pagemap")?,
             statm: open("/proc/self/statm")?,
@@ -63,6 +62,15 @@ impl Residency {
 
     /// The pages of a range that have content, in memory or in swap.
     pub(super) fn pages_in(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
+        self.scan(range, abi::PAGE_IS_PRESENT | abi::PAGE_IS_SWAPPED)
+    }
+
+    /// The pages of a range that map the kernel's page of zeros.
+    pub(super) fn zero_mapped(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
+        self.scan(range, abi::PAGE_IS_PFNZERO)
+    }
+
+    fn scan(&self, range: PageRange, categories: u64) -> Result<Vec<PageNumber>, Errno> {
         let mut pages = Vec::new();
         let end = range.end().address();
         let mut at = range.start.address();
@@ -74,8 +82,8 @@ impl Residency {
                 end,
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: REGIONS as u64,
-                category_anyof_mask: abi::PAGE_IS_PRESENT | abi::PAGE_IS_SWAPPED,
-                return_mask: abi::PAGE_IS_PRESENT | abi::PAGE_IS_SWAPPED,
+                category_anyof_mask: categories,
+                return_mask: categories,
                 ..abi::PagemapScan::default()
             };
             // SAFETY: the kernel writes at most vec_len entries into `regions` and `walk_end`.

@@ -2,13 +2,13 @@
 
 use alloc::string::String;
 use core::mem::MaybeUninit;
-use legato_base::wire::control::{AgentMessage, AgentMessageBody, WELCOME_SIZE, Welcome};
 use core::sync::atomic::{AtomicI32, Ordering};
+use legato_base::wire::control::{AgentMessage, AgentMessageBody, WELCOME_SIZE, Welcome};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
 
 /// The connection, for [`last_words`]; -1 before there is one.
@@ -54,7 +54,8 @@ impl Supervisor {
 
     /// Asks to be taken on. None if the supervisor is gone or speaks another version.
     pub(super) fn greet(&self, command: String) -> Option<Welcome> {
-        self.send(AgentMessageBody::Hello { text: command }, &[]).ok()?;
+        self.send(AgentMessageBody::Hello { text: command }, &[])
+            .ok()?;
         let mut answer = alloc::vec![0u8; WELCOME_SIZE];
         loop {
             match rustix::net::recv(&self.socket, &mut answer, RecvFlags::empty()) {
@@ -71,7 +72,11 @@ impl Supervisor {
         body: AgentMessageBody,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), Errno> {
-        let bytes = AgentMessage { pid: self.pid, body }.to_bytes();
+        let bytes = AgentMessage {
+            pid: self.pid,
+            body,
+        }
+        .to_bytes();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors))

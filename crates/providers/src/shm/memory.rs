@@ -83,12 +83,19 @@ impl Mapping {
 
     /// Zero bytes of this process alone.
     pub(super) fn private(length: usize) -> Result<Self, VerbsError> {
-        let refused = VerbsError::System { call: "alloc", errno: Errno::NOMEM.raw_os_error() };
+        let refused = VerbsError::System {
+            call: "alloc",
+            errno: Errno::NOMEM.raw_os_error(),
+        };
         let layout = private_layout(length).ok_or(refused)?;
         // SAFETY: the layout has a size, because `private_layout` refuses zero.
         let base = unsafe { alloc_zeroed(layout) };
         let base = NonNull::new(base).ok_or(refused)?;
-        Ok(Self { base, length, origin: Origin::Heap })
+        Ok(Self {
+            base,
+            length,
+            origin: Origin::Heap,
+        })
     }
 
     fn adopt(base: *mut c_void, length: usize) -> Result<Self, VerbsError> {
@@ -96,7 +103,11 @@ impl Mapping {
             call: "mmap",
             errno: Errno::NOMEM.raw_os_error(),
         })?;
-        let mapping = Self { base, length, origin: Origin::Segment };
+        let mapping = Self {
+            base,
+            length,
+            origin: Origin::Segment,
+        };
         // A child that the program forks must not keep a peer's segment alive, nor share ours.
         // SAFETY: the range is the mapping just made, and no child of ours wants it.
         unsafe { mm::madvise(base.as_ptr().cast(), length, Advice::LinuxDontFork) }
@@ -136,7 +147,9 @@ impl Drop for Mapping {
 
 /// Page-aligned, because that is what a NIC would ask for. None for no bytes or too many.
 fn private_layout(length: usize) -> Option<Layout> {
-    Layout::from_size_align(length, legato_base::PAGE_SIZE).ok().filter(|_| length > 0)
+    Layout::from_size_align(length, legato_base::PAGE_SIZE)
+        .ok()
+        .filter(|_| length > 0)
 }
 
 /// Copies between memory that other processes may write at the same time.
