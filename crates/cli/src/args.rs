@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use legato_base::Bytes;
 use legato_base::wire::control::{ADDRESS_SIZE, NODES_MAX};
 use legato_verbs::Address;
@@ -22,6 +22,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     Run(RunArguments),
     Node(NodeArguments),
+    Sim(SimArguments),
     #[command(subcommand)]
     Bench(BenchCommand),
 }
@@ -106,13 +107,82 @@ pub(crate) struct StatusArguments {
     pub(crate) json: bool,
 }
 
+/// Run one simulated world, in virtual time: a random program on far memory, every page checked.
+///
+/// A seed and a number of steps name one history, whose hash is printed.
+#[derive(Debug, Args)]
+pub(crate) struct SimArguments {
+    /// Which world.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: u64,
+    /// Operations of the simulated program.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub(crate) steps: u64,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Measure, and compare in the same run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
+    Fault(BenchFaultArguments),
     Read(BenchReadArguments),
+    /// The program whose memory is more than is local.
+    #[command(hide = true)]
+    Touch(BenchTouchArguments),
     /// The process whose memory is read.
     #[command(hide = true)]
     ReadTarget(BenchTargetArguments),
+}
+
+/// Touching more memory than is local, under Legato and under Linux swap with the same limit: on
+/// zram, and in a file.
+///
+/// The swap areas are made for the run and removed after it, which needs root and a machine that
+/// does not swap already.
+#[derive(Debug, Args)]
+pub(crate) struct BenchFaultArguments {
+    /// Local memory: Legato's cache, and the limit of the cgroup under swap.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(crate) cache: Bytes,
+    /// How often each workload is run by each.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// Linux swaps in 2^N pages at once (vm.page-cluster).
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=9))]
+    pub(crate) page_cluster: u32,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchTouchArguments {
+    #[arg(long)]
+    pub(crate) bytes: Bytes,
+    #[arg(long)]
+    pub(crate) order: TouchOrder,
+    #[arg(long, default_value_t = 1)]
+    pub(crate) rounds: u32,
+}
+
+/// In which order pages are touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TouchOrder {
+    /// Of addresses.
+    Seq,
+    /// Shuffled anew in each round.
+    Random,
+}
+
+impl TouchOrder {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Seq => "seq",
+            Self::Random => "random",
+        }
+    }
 }
 
 /// An RDMA READ from a memory node, from post to completion, against a plain copy out of the

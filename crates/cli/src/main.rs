@@ -7,6 +7,7 @@ mod failure;
 mod machine;
 mod node;
 mod run;
+mod sim;
 
 use clap::Parser as _;
 use failure::Failure;
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
     let result = match args::Arguments::parse().command {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Node(arguments) => node::run(&arguments),
+        args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Bench(command) => bench::run(&command),
     };
     match result {

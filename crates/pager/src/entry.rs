@@ -77,6 +77,8 @@ pub(crate) struct PageEntry {
     /// The pager has not held its content since it was first touched or adopted: only the kernel
     /// knows it.
     pub(crate) unseen: bool,
+    /// On its way back from the victim list.
+    pub(crate) returning: bool,
     /// While resident: which of the page's places in the replacement queue counts. While out: the
     /// eviction clock when it left.
     pub(crate) stamp: u32,

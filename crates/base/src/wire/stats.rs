@@ -66,9 +66,11 @@ counters! {
     pages_clean_dropped,
     /// Evicted pages that held only zeros.
     pages_zero_dropped,
-    /// Pages brought in before they were touched: fetched, or filled with zeros.
+    /// Pages fetched before they were touched.
     pages_prefetched,
-    /// Prefetched pages that were evicted again with no sign of having been used.
+    /// Pages filled with zeros before they were touched.
+    pages_zero_filled_ahead,
+    /// Pages fetched or filled ahead that were evicted again with no sign of having been used.
     pages_prefetched_unused,
     /// Pages that stay local because a device or another process holds them.
     pages_pinned,

@@ -1,6 +1,7 @@
 //! `legato bench`: measurements that compare Legato with what it should be measured against, in
 //! one run on one machine.
 
+mod fault;
 mod read;
 mod target;
 
@@ -9,6 +10,8 @@ use crate::failure::Failure;
 
 pub(crate) fn run(command: &BenchCommand) -> Result<u8, Failure> {
     match command {
+        BenchCommand::Fault(arguments) => fault::run(arguments),
+        BenchCommand::Touch(arguments) => fault::touch::run(arguments),
         BenchCommand::Read(arguments) => read::run(arguments),
         BenchCommand::ReadTarget(arguments) => target::run(arguments),
     }

@@ -102,7 +102,7 @@ impl<K: Kernel> Pager<K> {
             brought += count;
         }
         if window > 0 {
-            self.counters.pages_prefetched += u64::from(brought);
+            self.counters.pages_zero_filled_ahead += u64::from(brought);
             self.prefetcher.shorten(page, window, brought);
             self.prefetcher.handle_brought(brought);
             self.fill_arrived();
@@ -121,6 +121,7 @@ impl<K: Kernel> Pager<K> {
                 far: None,
                 prefetched: !demanded,
                 unseen: true,
+                returning: false,
                 stamp: 0,
             },
         );
@@ -154,6 +155,7 @@ impl<K: Kernel> Pager<K> {
                 demanded: true,
             };
             entry.prefetched = false;
+            entry.returning = true;
         }
         self.arrived.push(back);
         self.demands.entry(fault.page).or_insert(fault.at);

@@ -119,11 +119,17 @@ impl<K: Kernel> Pager<K> {
     /// The page is in the program.
     fn entered(&mut self, page: PageNumber) {
         let stamp = self.next_stamp();
-        if let Some(entry) = self.table.entry_mut(page) {
-            entry.location = Location::Resident;
-            entry.stamp = stamp;
+        let Some(entry) = self.table.entry_mut(page) else {
+            unreachable!("invariant: a page that enters is in the table");
+        };
+        entry.location = Location::Resident;
+        entry.stamp = stamp;
+        let queued = Queued { page, stamp };
+        if core::mem::take(&mut entry.returning) {
+            self.replacement.returned(queued);
+        } else {
+            self.replacement.inserted(queued);
         }
-        self.replacement.inserted(Queued { page, stamp });
         if let Some(at) = self.demands.remove(&page) {
             self.served_since.push(at);
         }

@@ -202,6 +202,7 @@ impl<K: Kernel> Pager<K> {
             far: None,
             prefetched: false,
             unseen: true,
+            returning: false,
             stamp,
         };
         self.table.insert(page, entry);

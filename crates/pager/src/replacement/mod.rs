@@ -27,6 +27,11 @@ pub trait Replacement: Debug {
     /// A page became resident.
     fn inserted(&mut self, queued: Queued);
 
+    /// A page came back from the victim list: it was evicted while in use.
+    fn returned(&mut self, queued: Queued) {
+        self.inserted(queued);
+    }
+
     /// A page is fetched again, `distance` evictions after its own.
     fn refaulted(&mut self, page: PageNumber, distance: u32);
 

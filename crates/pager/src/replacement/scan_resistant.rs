@@ -121,6 +121,15 @@ impl Replacement for ScanResistant {
         self.queue.push_back(queued);
     }
 
+    /// In use, so it joins the part that is kept. (At the new end it would be the next to leave
+    /// again, and again.)
+    fn returned(&mut self, queued: Queued) {
+        match self.mode {
+            Mode::Oldest => self.queue.push_back(queued),
+            Mode::Newest { .. } => self.queue.push_front(queued),
+        }
+    }
+
     fn refaulted(&mut self, page: PageNumber, distance: u32) {
         if let Mode::Newest { probes, .. } = &mut self.mode {
             probes.came_back(page);

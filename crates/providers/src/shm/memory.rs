@@ -136,9 +136,9 @@ impl Drop for Mapping {
             // SAFETY: allocated by us with this very layout; nobody keeps a pointer longer.
             (Origin::Heap, Some(layout)) => unsafe { dealloc(self.base.as_ptr(), layout) },
             (Origin::Heap, None) => {}
-            // SAFETY: the range was mapped by us, and nobody keeps a pointer into it longer than
-            // the mapping. A failure would leave it mapped, which is safe.
             (Origin::Segment, _) => {
+                // SAFETY: the range was mapped by us, and nobody keeps a pointer into it longer
+                // than the mapping. A failure would leave it mapped, which is safe.
                 let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.length) };
             }
         }

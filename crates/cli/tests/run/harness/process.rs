@@ -32,7 +32,16 @@ impl Process {
     /// A program of the test, not the supervisor, a node, or a process that is yet to become one.
     pub(crate) fn is_program(&self) -> bool {
         let executable = fs::read_link(format!("/proc/{}/exe", self.pid));
-        executable.is_ok_and(|path| !path.starts_with(legato()))
+        executable.is_ok_and(|path| !path.starts_with(legato())) && !self.leads_a_session()
+    }
+
+    /// True for agents, which leave the program's session; none of the test programs does. An
+    /// agent shares its program's memory, so counting both would count that twice.
+    fn leads_a_session(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // The command name is in parentheses; state, parent, group and session follow.
+        let after_name = stat.rsplit(") ").next().unwrap_or_default();
+        after_name.split(' ').nth(3) == Some(self.pid.to_string().as_str())
     }
 
     /// RssAnon and RssShmem of /proc/PID/status, in bytes.

@@ -255,7 +255,10 @@ impl Running {
     }
 
     fn wait(&self, limit: Duration) -> bool {
-        let process = pidfd_open(self.pid(), PidfdFlags::empty()).unwrap();
+        // A child that has ended is there until it is waited for, unless that has been done.
+        let Ok(process) = pidfd_open(self.pid(), PidfdFlags::empty()) else {
+            return true;
+        };
         let limit = Timespec::try_from(limit).unwrap();
         let mut ends = [PollFd::new(&process, PollFlags::IN)];
         poll(&mut ends, Some(&limit)).unwrap() > 0
