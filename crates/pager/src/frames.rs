@@ -57,6 +57,11 @@ impl FramePool {
         self.empty
     }
 
+    /// Frames that have memory.
+    pub(crate) fn with_memory(&self) -> u32 {
+        self.states.len() as u32 - self.empty
+    }
+
     /// Takes up to `count` neighbouring empty frames for pages that move out.
     pub(crate) fn take_empty_run(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
         let (start, found) = self.find(FrameState::Empty, self.cursor_empty, count)?;

@@ -9,11 +9,16 @@ use alloc::vec::Vec;
 use legato_base::checksum::is_zero;
 use legato_base::{PageChecksum, PageNumber};
 
+/// Pages that stay, however short memory is: a program that loses a page for each one that it gets
+/// never finishes an instruction that needs both.
+const WORKING_SET_MIN: u64 = 64;
+
 impl<K: Kernel> Pager<K> {
     /// Moves up to `count` pages out. Returns how many left, or None if the address space must
     /// settle first.
     pub(super) fn evict(&mut self, count: u64) -> Option<u64> {
-        let victims = self.choose_victims(count.min(u64::from(self.frames.empty())));
+        let spare = self.tracked.saturating_sub(WORKING_SET_MIN);
+        let victims = self.choose_victims(count.min(u64::from(self.frames.empty())).min(spare));
         self.evict_pages(victims)
     }
 
@@ -88,6 +93,7 @@ impl<K: Kernel> Pager<K> {
     /// The page is in a frame now; what must happen to its content?
     fn handle_moved_out(&mut self, page: PageNumber, frame: FrameIndex) {
         self.counters.pages_evicted += 1;
+        self.tracked -= 1;
         self.eviction_clock = self.eviction_clock.wrapping_add(1);
         let Some(entry) = self.table.entry_mut(page) else {
             // `choose_victims` took it from the table in this very call.

@@ -124,6 +124,7 @@ impl<K: Kernel> Pager<K> {
         };
         entry.location = Location::Resident;
         entry.stamp = stamp;
+        self.tracked += 1;
         let queued = Queued { page, stamp };
         if core::mem::take(&mut entry.returning) {
             self.replacement.returned(queued);

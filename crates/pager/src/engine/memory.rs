@@ -14,6 +14,8 @@ use legato_base::{Bytes, Duration, PageNumber, Time};
 const EVICT_BATCH: u64 = 128;
 /// Pages that only map zeros taken out at a time: about a millisecond's work.
 const ZERO_MAPPED_BATCH: usize = 8192;
+/// Looking through all mappings costs up to a millisecond; when it found nothing, wait.
+const CHARGE_AGAIN: Duration = Duration::from_millis(20);
 /// A program that waits this long while nothing can leave will wait for ever.
 const STARVATION: Duration = Duration::from_secs(5);
 
@@ -142,14 +144,32 @@ impl<K: Kernel> Pager<K> {
         // of everything, growth waits for frames.
         if self.resident > self.budget.target() + self.budget.headroom / 2 {
             self.take_charge(u64::MAX);
+        } else if self.is_pressed() && now >= self.charge_again_at {
+            self.share_the_load(now);
         }
+    }
+
+    /// Takes charge of more when most local memory is none of the pager's: otherwise the few pages
+    /// that it may evict leave and come back without end, while the rest stays for ever.
+    fn share_the_load(&mut self, now: Time) {
+        let program = self.resident.saturating_sub(u64::from(self.frames.with_memory()));
+        if self.tracked * 2 < program {
+            let before = self.tracked;
+            self.take_charge(program / 4);
+            if self.tracked == before {
+                self.charge_again_at = now + CHARGE_AGAIN;
+            }
+        }
+    }
+
+    const fn is_pressed(&self) -> bool {
+        self.resident + self.budget.reserve >= self.budget.target()
     }
 
     /// Evicts before the reserve is empty, so that no fault has to wait for it.
     fn evict_ahead(&mut self) {
         self.eviction_owed = false;
-        let pressure = self.resident + self.budget.reserve >= self.budget.target();
-        if !pressure {
+        if !self.is_pressed() {
             return;
         }
         let over = self.resident.saturating_sub(self.budget.target());
@@ -206,6 +226,7 @@ impl<K: Kernel> Pager<K> {
             stamp,
         };
         self.table.insert(page, entry);
+        self.tracked += 1;
         Some(Queued { page, stamp })
     }
 

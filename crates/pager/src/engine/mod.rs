@@ -140,6 +140,10 @@ pub struct Pager<K: Kernel> {
     spurious: (PageNumber, u32),
     /// Pages that only map the kernel's page of zeros, to be taken out soon.
     zero_mapped: Vec<Queued>,
+    /// Pages in the table that are resident: the candidates for eviction.
+    tracked: u64,
+    /// When to look again for memory to take charge of, after there was none.
+    charge_again_at: Time,
     /// More pages should leave than one batch took out.
     eviction_owed: bool,
     resident: u64,
@@ -187,6 +191,8 @@ impl<K: Kernel> Pager<K> {
             served_since: Vec::new(),
             spurious: (PageNumber(0), 0),
             zero_mapped: Vec::new(),
+            tracked: 0,
+            charge_again_at: Time::ZERO,
             eviction_owed: false,
             resident: 0,
             measure_at: Time::ZERO,

@@ -53,7 +53,8 @@ impl<K: Kernel> Pager<K> {
     fn abandon(&mut self, entry: PageEntry) {
         self.release_far(entry.far);
         match entry.location {
-            Location::Resident | Location::Far | Location::Lost => {}
+            Location::Resident => self.tracked -= 1,
+            Location::Far | Location::Lost => {}
             // An operation may still touch the frame; it comes back when that is quiet.
             Location::Fetching { frame, .. }
             | Location::Victim {

@@ -38,6 +38,9 @@ use rustix::process::Pid;
 const SPIN: Duration = Duration::from_micros(30);
 /// How often counters are published and the program is looked at, while the agent is awake.
 const HOUSEKEEPING: Duration = Duration::from_millis(20);
+/// How often every waiting thread is let try again while the pager knows of none: a bound on what
+/// a wake-up that got lost can cost.
+const WAKE_ALL: Duration = Duration::from_millis(100);
 /// The agent sleeps no longer than this: an `exec` whose pipe a forked child still holds open is
 /// seen only by looking.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -113,6 +116,7 @@ pub struct Agent<G: ProviderGlue> {
     pager: Pager<LinuxKernel>,
     nodes: Vec<String>,
     housekeeping_at: Time,
+    wake_all_at: Time,
     supervisor_gone: bool,
     program_gone: bool,
 }
@@ -225,6 +229,7 @@ impl<G: ProviderGlue> Agent<G> {
             pager: parts.pager,
             nodes: welcome.nodes,
             housekeeping_at: Time::ZERO,
+            wake_all_at: Time::ZERO,
             supervisor_gone: false,
             program_gone: false,
         };
@@ -386,6 +391,12 @@ impl<G: ProviderGlue> Agent<G> {
     fn keep_house(&mut self, time: Time) {
         self.housekeeping_at = time + HOUSEKEEPING;
         self.publish();
+        if time >= self.wake_all_at && !self.pager.is_busy() {
+            // As far as the pager knows nobody waits. Whoever does would wait for ever; so it
+            // tries again, and either finds its page or faults anew.
+            self.wake_all_at = time + WAKE_ALL;
+            self.pager.kernel().wake_all();
+        }
         if !self.supervisor_gone && is_readable(self.supervisor.fd()) {
             // It never speaks after its answer: readable means gone, and the nodes go with it.
             self.supervisor_gone = true;

@@ -210,6 +210,12 @@ impl Userfaultfd {
         unsafe { abi::uffdio_writeprotect(self.fd(), &mut protect) }
     }
 
+    /// Lets everybody who waits for any page try again. Costs nothing while nobody waits.
+    pub(super) fn wake_all(&self) {
+        // Fails only when the address space is gone.
+        let _ = self.wake_range(LOWEST_ADDRESS, HIGHEST_ADDRESS - LOWEST_ADDRESS);
+    }
+
     /// False once the address space is gone.
     pub(super) fn is_alive(&self) -> bool {
         // The kernel looks for the address space (ESRCH) before it looks for the range. A page is
@@ -262,6 +268,10 @@ const fn fill(page: PageNumber) -> abi::Fill {
 
 /// Lowest address that a range may have: vm.mmap_min_addr is at most this by default.
 const LOWEST_ADDRESS: u64 = 0x10000;
+
+/// End of the user's half of the address space with four-level page tables, less the guard page
+/// (Documentation/arch/x86/x86_64/mm.rst).
+const HIGHEST_ADDRESS: u64 = 0x7fff_ffff_f000;
 
 /// `struct uffd_msg` is packed, 32 bytes: an event byte, then from byte 8 three words.
 const MESSAGE_SIZE: usize = 32;

@@ -139,6 +139,13 @@ impl LinuxKernel {
         incoming
     }
 
+    /// Lets every waiting thread of every space try again.
+    pub(super) fn wake_all(&self) {
+        core::iter::once(&self.own)
+            .chain(self.children.values())
+            .for_each(Userfaultfd::wake_all);
+    }
+
     fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
         match message {
             Message::Fault {
