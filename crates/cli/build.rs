@@ -47,20 +47,8 @@ fn main() {
         println!("cargo:rerun-if-changed={}", crates.join(source).display());
     }
     println!("cargo:rerun-if-changed=build.rs");
-    let object = if is_agent(&here.join("preload")) {
-        build(&here.join("preload/Cargo.toml"), crates)
-    } else {
-        let empty = PathBuf::from(variable("OUT_DIR")).join("empty");
-        std::fs::write(&empty, b"").expect("OUT_DIR is writable");
-        println!("cargo:warning=crates/cli/preload is no agent yet: programs will run without one");
-        empty
-    };
+    let object = build(&here.join("preload/Cargo.toml"), crates);
     println!("cargo:rustc-env=LEGATO_AGENT_OBJECT={}", object.display());
-}
-
-fn is_agent(preload: &Path) -> bool {
-    std::fs::read_to_string(preload.join("src/lib.rs"))
-        .is_ok_and(|source| source.contains("legato_shared_object"))
 }
 
 fn build(manifest: &Path, crates: &Path) -> PathBuf {

@@ -1,4 +1,8 @@
 //! The fabric on the simulated network: calls, one-sided operations, and every way to end them.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a step that fails is the test's failure"
+)]
 
 mod faulty;
 

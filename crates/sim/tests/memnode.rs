@@ -1,4 +1,8 @@
 //! A memory node and its clients on the simulated network.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a step that fails is the test's failure"
+)]
 
 use legato_base::wire::node::{NodeRefusal, NodeReply, NodeRequest, NodeStatus};
 use legato_base::wire::slot::SLOT_STRIDE;

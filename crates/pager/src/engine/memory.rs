@@ -152,7 +152,9 @@ impl<K: Kernel> Pager<K> {
     /// Takes charge of more when most local memory is none of the pager's: otherwise the few pages
     /// that it may evict leave and come back without end, while the rest stays for ever.
     fn share_the_load(&mut self, now: Time) {
-        let program = self.resident.saturating_sub(u64::from(self.frames.with_memory()));
+        let program = self
+            .resident
+            .saturating_sub(u64::from(self.frames.with_memory()));
         if self.tracked * 2 < program {
             let before = self.tracked;
             self.take_charge(program / 4);
