@@ -357,6 +357,3 @@ impl<K: Kernel> Pager<K> {
         (self.table.entry(page)?.location == expected).then_some(page)
     }
 }
-
-#[cfg(test)]
-mod tests;

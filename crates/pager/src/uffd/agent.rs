@@ -342,7 +342,7 @@ impl<G: ProviderGlue> Agent<G> {
                         &[],
                     );
                 }
-                PagerEvent::PageRejected { page } => self.fatal_free(format!(
+                PagerEvent::PageRejected { page } => self.notice(format!(
                     "the page at {:#x} came back damaged and there is no other copy",
                     page.address()
                 )),
@@ -371,15 +371,8 @@ impl<G: ProviderGlue> Agent<G> {
     }
 
     /// Tells people and goes on: whoever touches the page gets SIGBUS.
-    fn fatal_free(&self, text: String) {
-        let _ = self.supervisor.send(
-            AgentMessageBody::NodeLost {
-                node: u32::MAX,
-                pages: 1,
-                text,
-            },
-            &[],
-        );
+    fn notice(&self, text: String) {
+        let _ = self.supervisor.send(AgentMessageBody::Notice { text }, &[]);
     }
 
     /// The program cannot go on.

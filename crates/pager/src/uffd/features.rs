@@ -13,6 +13,8 @@ const REQUIRED: u64 = abi::FEATURE_EVENT_FORK
 /// The kernel lacks something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureError {
+    #[error("this kernel cannot tell which pages are resident (Linux 6.7 or newer is needed)")]
+    PagemapScan,
     #[error(
         "this kernel can neither move pages through userfaultfd (Linux 6.8) nor write-protect \
          them (Linux 5.7)"

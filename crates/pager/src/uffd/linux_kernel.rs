@@ -3,6 +3,7 @@
 use super::context::{Message, OpenError};
 use super::dropper::{Dropper, StartTask};
 use super::eligible::eligible_ranges;
+use super::features::FeatureError;
 use super::features::Features;
 use super::frame_memory::LinuxFrames;
 use super::range_set::RangeSet;
@@ -87,6 +88,12 @@ impl LinuxKernel {
         pages: MemoryRegion,
         headers: MemoryRegion,
     ) -> Result<Self, OpenError> {
+        let residency = Residency::open().map_err(|e| OpenError::System(e.raw_os_error()))?;
+        // Without it pages that were resident before could never leave.
+        let own_page = PageRange::new(layout.range().start, 1);
+        residency
+            .pages_in(own_page)
+            .map_err(|_| FeatureError::PagemapScan)?;
         Ok(Self {
             layout,
             features,
@@ -95,7 +102,7 @@ impl LinuxKernel {
             own,
             trash,
             frames: LinuxFrames::new(layout, pages, headers),
-            residency: Residency::open().map_err(|e| OpenError::System(e.raw_os_error()))?,
+            residency,
             registered: RangeSet::default(),
             refused: RangeSet::default(),
             children: BTreeMap::new(),

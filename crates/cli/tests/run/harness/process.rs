@@ -138,9 +138,10 @@ pub(crate) fn marked(mark: &str) -> Vec<Process> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let has_mark = |pid: &i32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        // Whole entries only: one run's mark may begin like another's.
         environment
-            .windows(mark.len())
-            .any(|part| part == mark.as_bytes())
+            .split(|&byte| byte == 0)
+            .any(|entry| entry == mark.as_bytes())
     };
     pids.filter(has_mark).filter_map(Process::find).collect()
 }
