@@ -17,7 +17,7 @@ const ZERO_MAPPED_BATCH: usize = 8192;
 /// Looking through all mappings costs up to a millisecond; when it found nothing, wait.
 const CHARGE_AGAIN: Duration = Duration::from_millis(20);
 /// A program that waits this long while nothing can leave will wait for ever.
-const STARVATION: Duration = Duration::from_secs(5);
+const STARVATION: Duration = Duration::from_secs(2);
 
 impl<K: Kernel> Pager<K> {
     /// Takes up to `count` neighbouring frames with memory for pages that come in; at least one,
@@ -259,28 +259,25 @@ impl<K: Kernel> Pager<K> {
 
     /// Says so, once, when the program cannot go on for want of memory anywhere.
     pub(super) fn report_starvation(&mut self, now: Time) {
-        let waiting = !self.stalled.is_empty() || self.resident > self.budget.limit;
-        if !waiting || self.end_reported {
-            self.starved_since = None;
-            return;
-        }
         let blocked = self.writes_in_flight == 0 && !self.write_queue.is_empty();
-        if blocked && self.store.is_full() {
-            self.end_reported = true;
-            let held = self.store.held();
-            self.events.push_back(PagerEvent::FarMemoryFull { held });
-            return;
-        }
+        let full = blocked && self.store.is_full();
         let idle =
             self.operations.is_empty() && self.write_queue.is_empty() && self.done_count == 0;
-        if !idle || self.stalled.is_empty() {
+        if self.stalled.is_empty() || self.end_reported || !(full || idle) {
             self.starved_since = None;
             return;
         }
         let since = *self.starved_since.get_or_insert(now);
-        if now.since(since) > STARVATION {
-            self.end_reported = true;
-            self.events.push_back(PagerEvent::NothingToEvict);
+        if now.since(since) <= STARVATION {
+            return;
         }
+        self.end_reported = true;
+        self.events.push_back(if full {
+            PagerEvent::FarMemoryFull {
+                held: self.store.held(),
+            }
+        } else {
+            PagerEvent::NothingToEvict
+        });
     }
 }
