@@ -34,7 +34,7 @@ impl LinuxKernel {
         let Some(dropper) = self.take_dropper() else {
             return (0, Err(EvictError::Fixed));
         };
-        let count = count.min(Layout::bounce_pages());
+        let count = Self::within_one_mapping(page, count.min(Layout::bounce_pages()));
         let mut result = self.copy_out_with(&dropper, page, frame, count);
         // A batch that is refused whole may span two mappings.
         if result == (0, Err(EvictError::Fixed)) && count > 1 {
@@ -155,18 +155,31 @@ impl LinuxKernel {
             // ENOMEM: a part of the range is no longer mapped, which is announced too; all that
             // is mapped was dropped.
             Ok(()) | Err(Errno::NOMEM) => (all, Ok(())),
-            // Locked, from some mapping on; nothing was announced from there on.
-            Err(_) => match gone.as_slice() {
-                [] => (0, Err(EvictError::Fixed)),
-                [first] if first.start == range.start => {
-                    (first.count as u32, Err(EvictError::Fixed))
-                }
-                [first, ..] => {
+            // Locked, and so not announced either.
+            Err(_) => match gone.first() {
+                None => (0, Err(EvictError::Fixed)),
+                // The mapping was split at this very moment: what was dropped by whom is not
+                // known, and must not pass unseen.
+                Some(first) => {
                     self.damaged = Some(first.start);
                     (0, Err(EvictError::Fixed))
                 }
             },
         }
+    }
+
+    /// How many of the pages lie in the mapping of the first: `madvise` fails half way where one
+    /// mapping is locked and its neighbour is not.
+    fn within_one_mapping(page: PageNumber, count: u32) -> u32 {
+        let maps = Self::read_maps().unwrap_or_default();
+        let end = maps.lines().find_map(|line| {
+            let (start, end) = line.split(' ').next()?.split_once('-')?;
+            let start = u64::from_str_radix(start, 16).ok()?;
+            let end = u64::from_str_radix(end, 16).ok()?;
+            (start <= page.address() && page.address() < end).then_some(end)
+        });
+        let pages = end.map_or(1, |end| (end - page.address()) >> PAGE_SHIFT);
+        count.min(u32::try_from(pages).unwrap_or(u32::MAX))
     }
 
     /// Keeps a message for the next `read`, but for the part that announces the agent's own
