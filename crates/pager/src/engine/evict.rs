@@ -3,7 +3,9 @@
 
 use super::Pager;
 use crate::entry::Location;
+use crate::entry::PageEntry;
 use crate::replacement::Queued;
+use crate::table::PageTable;
 use crate::{EvictError, FrameIndex, FrameMemory, Kernel};
 use alloc::vec::Vec;
 use legato_base::checksum::is_zero;
@@ -61,11 +63,7 @@ impl<K: Kernel> Pager<K> {
 
     fn choose_victims(&mut self, count: u64) -> Vec<Queued> {
         let table = &self.table;
-        let mut valid = |queued: Queued| {
-            table.entry(queued.page).is_some_and(|entry| {
-                entry.location == Location::Resident && entry.stamp == queued.stamp
-            })
-        };
+        let mut valid = |queued: Queued| is_candidate(table, queued);
         let mut victims = Vec::new();
         self.replacement
             .choose(count as usize, &mut valid, &mut victims);
@@ -134,4 +132,11 @@ impl<K: Kernel> Pager<K> {
             self.prefetcher.handle_unused(1);
         }
     }
+}
+
+/// True if a place in a queue still stands for a resident page.
+pub(super) fn is_candidate(table: &PageTable<PageEntry>, queued: Queued) -> bool {
+    table
+        .entry(queued.page)
+        .is_some_and(|entry| entry.location == Location::Resident && entry.stamp == queued.stamp)
 }

@@ -1,6 +1,7 @@
 //! How much is local: frames for faults, frames given back to the system, pages that must leave,
 //! memory to take charge of.
 
+use super::evict::is_candidate;
 use super::{Pager, PagerEvent, PagerFabric};
 use crate::entry::PageEntry;
 use crate::entry::{Location, WriteBack};
@@ -243,11 +244,7 @@ impl<K: Kernel> Pager<K> {
         let rest = self.zero_mapped.split_off(room.min(self.zero_mapped.len()));
         let batch = core::mem::replace(&mut self.zero_mapped, rest);
         let table = &self.table;
-        let valid = |queued: &Queued| {
-            table.entry(queued.page).is_some_and(|entry| {
-                entry.location == Location::Resident && entry.stamp == queued.stamp
-            })
-        };
+        let valid = |queued: &Queued| is_candidate(table, *queued);
         let batch: Vec<Queued> = batch.into_iter().filter(valid).collect();
         // Pages that cannot leave now are queued like any others.
         let _ = self.evict_pages(batch);

@@ -8,14 +8,13 @@ use super::context::{OpenError, Userfaultfd};
 use super::dropper::StartTask;
 use super::features::{self, Features};
 use super::layout::Layout;
-use super::linux_kernel::{LinuxKernel, Mechanism};
+use super::linux_kernel::{self, LinuxKernel, Mechanism};
 use super::program::{Program, close_all_but, is_readable};
 use super::supervisor::Supervisor;
 pub use super::supervisor::last_words;
 use crate::replacement::ScanResistant;
 use crate::{
-    Budget, Fault, FrameBuffer, Kernel, PageRange, Pager, PagerConfig, PagerEvent, PagerFabric,
-    SpaceId,
+    Budget, Fault, FrameBuffer, Kernel, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId,
 };
 use alloc::boxed::Box;
 use alloc::format;
@@ -25,7 +24,7 @@ use alloc::vec::Vec;
 use core::time::Duration as StdDuration;
 use legato_base::wire::control::{AgentMessageBody, Welcome};
 use legato_base::wire::stats::STATS_SIZE;
-use legato_base::{Bytes, ClientId, Duration, PAGE_SIZE, PageNumber, Time};
+use legato_base::{Bytes, ClientId, Duration, Time};
 use legato_fabric::{Fabric, FabricConfig};
 use legato_verbs::{AccessFlags, Address, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -171,7 +170,7 @@ impl<G: ProviderGlue> Agent<G> {
         let mut provider = G::open().map_err(|error| error.to_string())?;
         let mut fabric = Fabric::new(&mut provider, config).map_err(|e| e.to_string())?;
         let (pages, headers) = register_frames::<G>(&mut provider, &fabric, &layout)?;
-        let object = range_of(start.object);
+        let object = linux_kernel::pages(start.object.0, start.object.1);
         let mechanism = Mechanism {
             layout,
             features,
@@ -505,14 +504,6 @@ impl<G: ProviderGlue> Parts<G> {
             None => format!("memory node {address} refuses this client"),
         })
     }
-}
-
-fn range_of((start, end): (u64, u64)) -> PageRange {
-    let first = PageNumber::containing(start);
-    PageRange::new(
-        first,
-        PageNumber::containing(end + PAGE_SIZE as u64 - 1).0 - first.0,
-    )
 }
 
 fn open_contexts(masked: u64) -> Result<(Features, Userfaultfd, Userfaultfd), OpenError> {

@@ -8,6 +8,7 @@
 use super::Layout;
 use super::context::Message;
 use super::dropper::Dropper;
+use super::eligible::mapping_of;
 use super::linux_kernel::{LinuxKernel, pages};
 use super::range_set::RangeSet;
 use crate::{EvictError, FrameIndex, FrameMemory, Kernel, PageRange};
@@ -172,13 +173,11 @@ impl LinuxKernel {
     /// mapping is locked and its neighbour is not.
     fn within_one_mapping(page: PageNumber, count: u32) -> u32 {
         let maps = Self::read_maps().unwrap_or_default();
-        let end = maps.lines().find_map(|line| {
-            let (start, end) = line.split(' ').next()?.split_once('-')?;
-            let start = u64::from_str_radix(start, 16).ok()?;
-            let end = u64::from_str_radix(end, 16).ok()?;
-            (start <= page.address() && page.address() < end).then_some(end)
-        });
-        let pages = end.map_or(1, |end| (end - page.address()) >> PAGE_SHIFT);
+        let mapping = maps
+            .lines()
+            .filter_map(mapping_of)
+            .find(|mapping| mapping.contains(page));
+        let pages = mapping.map_or(1, |mapping| mapping.end().0 - page.0);
         count.min(u32::try_from(pages).unwrap_or(u32::MAX))
     }
 
@@ -266,16 +265,8 @@ impl LinuxKernel {
         let Some(maps) = Self::read_maps() else {
             return true;
         };
-        maps.lines().any(|line| {
-            let bounds = line
-                .split(' ')
-                .next()
-                .and_then(|bounds| bounds.split_once('-'));
-            let Some((start, end)) = bounds else {
-                return false;
-            };
-            let address = |text| u64::from_str_radix(text, 16).unwrap_or(0);
-            address(start) < last.address() && first.address() < address(end)
-        })
+        maps.lines()
+            .filter_map(mapping_of)
+            .any(|mapping| mapping.start < last && first < mapping.end())
     }
 }

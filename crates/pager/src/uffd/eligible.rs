@@ -33,10 +33,18 @@ fn without(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange>
     [left, right].into_iter().filter(|part| part.count > 0)
 }
 
+/// The pages of the mapping that a line of a maps file describes.
+pub(super) fn mapping_of(line: &str) -> Option<PageRange> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    let pages = end.checked_sub(start)? >> legato_base::PAGE_SHIFT;
+    Some(PageRange::new(PageNumber::containing(start), pages))
+}
+
 fn parse_eligible(line: &str) -> Option<PageRange> {
     let mut fields = line.split_ascii_whitespace();
-    let (start, end) = fields.next()?.split_once('-')?;
-    let permissions = fields.next()?;
+    let permissions = fields.nth(1)?;
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or("");
     let anonymous =
@@ -44,10 +52,7 @@ fn parse_eligible(line: &str) -> Option<PageRange> {
     if permissions != "rw-p" || !anonymous {
         return None;
     }
-    let start = u64::from_str_radix(start, 16).ok()?;
-    let end = u64::from_str_radix(end, 16).ok()?;
-    let pages = end.checked_sub(start)? >> legato_base::PAGE_SHIFT;
-    Some(PageRange::new(PageNumber::containing(start), pages))
+    mapping_of(line)
 }
 
 #[cfg(test)]
