@@ -10,23 +10,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Crates whose sources end up in the object, seen from `crates/`.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "base/src",
     "verbs/src",
+    "transport/src",
     "providers/src",
     "fabric/src",
     "pager/src",
     "cli/preload",
 ];
 
-/// The linker's part: nothing of the C runtime, no undefined symbol, everything bound at load.
-const LINK_ARGUMENTS: [&str; 6] = [
+/// The linker's part: nothing of the C runtime, no undefined symbol, everything bound at load; and
+/// where to enter when no dynamic loader does it.
+const LINK_ARGUMENTS: [&str; 7] = [
     "-nostartfiles",
     "-nostdlib",
     "-Wl,-z,defs",
     "-Wl,-z,now",
     "-Wl,-Bsymbolic",
     "-Wl,-soname,legato-agent.so",
+    "-Wl,-e,legato_entry",
 ];
 
 /// Set for this build script and wrong for another build: flags (coverage, sanitizers) that need
@@ -47,6 +50,10 @@ fn main() {
         println!("cargo:rerun-if-changed={}", crates.join(source).display());
     }
     println!("cargo:rerun-if-changed=build.rs");
+    // The profile that it is built with, and the versions of what it is built of.
+    for manifest in ["../Cargo.toml", "../Cargo.lock"] {
+        println!("cargo:rerun-if-changed={}", crates.join(manifest).display());
+    }
     let object = build(&here.join("preload/Cargo.toml"), crates);
     println!("cargo:rustc-env=LEGATO_AGENT_OBJECT={}", object.display());
 }

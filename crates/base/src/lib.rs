@@ -14,6 +14,7 @@ pub mod checksum;
 pub mod histogram;
 pub mod id;
 pub mod random;
+pub mod secret;
 pub mod time;
 pub mod units;
 pub mod wire;

@@ -3,10 +3,21 @@
 //! Written here and not taken from a crate because a seed must mean the same history for ever:
 //! the stream may not change with a dependency.
 
+use crate::secret::SecureRandom;
+use alloc::boxed::Box;
+
 /// A deterministic source of randomness.
 #[derive(Clone, Debug)]
 pub struct Random {
-    state: [u64; 4],
+    source: Source,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    /// For simulations: whoever sees a few numbers can compute all the others.
+    Xoshiro([u64; 4]),
+    /// For what strangers must not guess.
+    Secure(Box<SecureRandom>),
 }
 
 impl Random {
@@ -20,19 +31,30 @@ impl Random {
             z ^ (z >> 31)
         };
         Self {
-            state: [next(), next(), next(), next()],
+            source: Source::Xoshiro([next(), next(), next(), next()]),
+        }
+    }
+
+    /// Numbers that nobody can guess who has seen others of them.
+    pub fn from_secure(random: SecureRandom) -> Self {
+        Self {
+            source: Source::Secure(Box::new(random)),
         }
     }
 
     pub fn next_u64(&mut self) -> u64 {
-        let result = self.state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let t = self.state[1] << 17;
-        self.state[2] ^= self.state[0];
-        self.state[3] ^= self.state[1];
-        self.state[1] ^= self.state[2];
-        self.state[0] ^= self.state[3];
-        self.state[2] ^= t;
-        self.state[3] = self.state[3].rotate_left(45);
+        let state = match &mut self.source {
+            Source::Xoshiro(state) => state,
+            Source::Secure(random) => return random.next_u64(),
+        };
+        let result = state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
+        let t = state[1] << 17;
+        state[2] ^= state[0];
+        state[3] ^= state[1];
+        state[1] ^= state[2];
+        state[0] ^= state[3];
+        state[2] ^= t;
+        state[3] = state[3].rotate_left(45);
         result
     }
 
@@ -54,7 +76,10 @@ impl Random {
     /// An independent stream, so that one part drawing more does not change what another draws.
     #[must_use]
     pub fn fork(&mut self) -> Self {
-        Self::from_seed(self.next_u64())
+        match &mut self.source {
+            Source::Xoshiro(_) => Self::from_seed(self.next_u64()),
+            Source::Secure(random) => Self::from_secure(random.fork()),
+        }
     }
 }
 

@@ -3,9 +3,14 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use legato_base::Bytes;
 use legato_base::wire::control::{ADDRESS_SIZE, NODES_MAX};
-use legato_verbs::Address;
+use legato_verbs::{Address, AddressError, UnresolvedAddress};
 use std::ffi::OsString;
+use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
+
+mod sim;
+
+pub(crate) use sim::SimArguments;
 
 /// What of a program's memory stays local if nothing is said.
 const CACHE_DEFAULT: &str = "1GiB";
@@ -21,7 +26,16 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArguments),
+    /// The process that becomes a program without a dynamic loader.
+    #[command(hide = true)]
+    Launch(LaunchArguments),
     Node(NodeArguments),
+    #[command(subcommand)]
+    Secret(SecretCommand),
+    /// What this machine has to reach memory nodes by.
+    #[command(subcommand)]
+    Net(NetCommand),
+    Doctor(DoctorArguments),
     Sim(SimArguments),
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -40,21 +54,27 @@ and SIGUSR2 that a process sends to legato are passed on to the program.";
 
 /// Run a program whose memory may exceed its local cache.
 ///
-/// At most --cache of the anonymous memory of each process stays in local RAM; the rest lives at
-/// memory nodes. Without --nodes, two memory nodes run on this machine as long as the program.
+/// At most --cache of the anonymous memory of all its processes together stays in local RAM; the
+/// rest lives at memory nodes. Without --nodes, two memory nodes run on this machine as long as the
+/// program.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_AFTER_HELP)]
 pub(crate) struct RunArguments {
-    /// Local memory of each process, such as 64MiB.
+    /// Local memory of all processes together, such as 64MiB.
     #[arg(long, value_name = "SIZE", default_value = CACHE_DEFAULT)]
     pub(crate) cache: Bytes,
     /// Memory of the memory nodes that this command starts, all of them together [default: half
     /// of what the machine has available].
     #[arg(long, value_name = "SIZE", conflicts_with = "nodes")]
     pub(crate) memory: Option<Bytes>,
-    /// Use these memory nodes and start none, such as shm:@node-a,shm:/run/legato/b.sock.
-    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', value_parser = node_address)]
+    /// Use these memory nodes and start none: shm:@name or shm:/path on this machine,
+    /// verbs://host:port (through an RDMA device of this machine), roce://host:port (RoCEv2 over UDP),
+    /// roce://host/service (the same, to a node at an RDMA device), roce+tcp://host:port, or host:port
+    /// (the first of these that gets through) on others; either all on this machine or none.
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', value_parser = peer_address)]
     pub(crate) nodes: Vec<Address>,
+    #[command(flatten)]
+    pub(crate) secret: SecretArguments,
     /// Write what happened as JSON to this file when the program has ended.
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -71,6 +91,23 @@ pub(crate) struct RunArguments {
     pub(crate) command: Vec<OsString>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct LaunchArguments {
+    /// Where to wait for the word, in the abstract namespace.
+    #[arg(long)]
+    pub(crate) socket: String,
+    /// Of the program's environment.
+    #[arg(long)]
+    pub(crate) control: OsString,
+    #[arg(long)]
+    pub(crate) preload: OsString,
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) program: PathBuf,
+    /// The program's name and arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
 /// Serve memory to programs, until SIGINT or SIGTERM.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -80,9 +117,18 @@ pub(crate) struct NodeArguments {
     /// How much memory to serve, such as 4GiB.
     #[arg(long, value_name = "SIZE", required = true)]
     pub(crate) memory: Option<Bytes>,
-    /// Where to listen: shm:/path/to/socket, or shm:@name for one that no file system shows.
-    #[arg(long, value_name = "ADDR", required = true, value_parser = node_address)]
-    pub(crate) listen: Option<Address>,
+    /// Where to listen, one or several: shm:/path/to/socket, or shm:@name for one that no file system shows;
+    /// verbs://host:port or verbs://device/port (an RDMA device, see legato net devices),
+    /// roce://host:port (UDP), roce://host/service (UDP port 4791, as devices have it),
+    /// roce+tcp://host:port (TCP), or host:port for UDP, TCP and the RDMA device with that address.
+    #[arg(long, value_name = "ADDR,...", required = true, value_delimiter = ',', value_parser = node_address)]
+    pub(crate) listen: Vec<Address>,
+    #[command(flatten)]
+    pub(crate) secret: SecretArguments,
+    /// Listen without a secret where other machines can reach the node, though whoever can reach it may
+    /// use it and read what it holds.
+    #[arg(long)]
+    pub(crate) insecure: bool,
     /// Say on standard output, as one line of JSON, that the node listens.
     #[arg(long)]
     pub(crate) json: bool,
@@ -100,24 +146,68 @@ pub(crate) enum NodeCommand {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
     /// Where the node listens.
-    #[arg(long, value_name = "ADDR", value_parser = node_address)]
+    #[arg(long, value_name = "ADDR", value_parser = peer_address)]
     pub(crate) node: Address,
+    #[command(flatten)]
+    pub(crate) secret: SecretArguments,
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Run one simulated world, in virtual time: a random program on far memory, every page checked.
+/// Who may connect to nodes on other machines.
+#[derive(Debug, Default, Args)]
+pub(crate) struct SecretArguments {
+    /// A file with the secret that the nodes and those who use them share, made by `legato secret new`.
+    /// It is for verbs://, roce:// and roce+tcp:// addresses.
+    #[arg(long, value_name = "FILE", env = "LEGATO_SECRET_FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+}
+
+/// Secrets that nodes and those who use them share.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SecretCommand {
+    New(SecretNewArguments),
+}
+
+/// Make a new secret.
 ///
-/// A seed and a number of steps name one history, whose hash is printed.
+/// The file may be used by its owner alone (mode 0600), and one that exists is never overwritten. It
+/// is to be copied to every machine that serves or uses the nodes, by a way that is safe.
 #[derive(Debug, Args)]
-pub(crate) struct SimArguments {
-    /// Which world.
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: u64,
-    /// Operations of the simulated program.
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
-    pub(crate) steps: u64,
+pub(crate) struct SecretNewArguments {
+    /// Where to write it [default: standard output].
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+const DOCTOR_AFTER_HELP: &str = "\
+Exit status:
+  0    this machine can run programs on far memory, perhaps with warnings;
+  2    it cannot: something is marked `cannot`, or an argument is wrong.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NetCommand {
+    Devices(DevicesArguments),
+}
+
+/// List what this machine has to reach memory nodes by, what is unusable and why, and what to do.
+#[derive(Debug, Args)]
+pub(crate) struct DevicesArguments {
+    /// As JSON, for a program.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Say whether this machine can run programs on far memory, how fast, and what to change.
+///
+/// Every check is one line: ok, warning or cannot, and why; a second line says what to do.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_AFTER_HELP)]
+pub(crate) struct DoctorArguments {
+    /// Measure nothing.
+    #[arg(long)]
+    pub(crate) no_bench: bool,
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -126,6 +216,7 @@ pub(crate) struct SimArguments {
 /// Measure, and compare in the same run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
+    Contract(BenchContractArguments),
     Fault(BenchFaultArguments),
     Read(BenchReadArguments),
     /// The program whose memory is more than is local.
@@ -204,6 +295,19 @@ pub(crate) struct BenchReadArguments {
     pub(crate) json: bool,
 }
 
+/// Calls and reads between two fabrics in this process, over shared memory: what they cost in this
+/// build. `scripts/contract-cost` compares it with one that checks and fences nothing.
+#[derive(Debug, Args)]
+pub(crate) struct BenchContractArguments {
+    /// Calls, and as many reads.
+    #[arg(long, value_name = "N", default_value_t = 100_000,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: u32,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct BenchTargetArguments {
     #[arg(long)]
@@ -236,7 +340,33 @@ fn node_address(text: &str) -> Result<Address, String> {
     if text.len() > ADDRESS_SIZE {
         return Err(format!("longer than {ADDRESS_SIZE} bytes"));
     }
-    text.parse().map_err(|error| format!("{error}"))
+    match text.parse() {
+        Ok(address) => Ok(address),
+        Err(AddressError::Unresolved(name)) => resolve(&name),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Of a node that others listen at.
+fn peer_address(text: &str) -> Result<Address, String> {
+    match node_address(text)? {
+        Address::VerbsPort(port) => Err(format!(
+            "{} is a device of this machine, by whose name a node can listen; name a node's device by its \
+             IP address: verbs://host:port",
+            port.device
+        )),
+        address => Ok(address),
+    }
+}
+
+fn resolve(name: &UnresolvedAddress) -> Result<Address, String> {
+    let host = &name.host;
+    let found = (host.as_str(), name.port).to_socket_addrs();
+    let mut found = found.map_err(|error| format!("{host}: {error}"))?;
+    let first = found
+        .next()
+        .ok_or_else(|| format!("{host} has no address"))?;
+    Ok(name.resolve(first.ip()))
 }
 
 #[cfg(test)]
@@ -279,6 +409,20 @@ mod tests {
                 "legato", "run", "--nodes", "shm:@a", "--memory", "1GiB", "--", "ls",
             ],
             &["legato", "run"],
+            &["legato", "sim"],
+            &["legato", "sim", "--seed", "1", "--scenario", "happiness"],
+            &["legato", "sim", "--seed", "1", "--seeds", "0"],
+            &["legato", "sim", "--seed", "1", "--list"],
+            &[
+                "legato",
+                "sim",
+                "--scenario",
+                "weather",
+                "--personality",
+                "mlx4",
+            ],
+            &["legato", "run", "--nodes", "verbs://rxe0/1", "--", "ls"],
+            &["legato", "node", "status", "--node", "verbs://rxe0/1"],
             &["legato", "node", "--memory", "1GiB"],
             &["legato", "node", "--listen", "shm:@a"],
             &[
@@ -301,6 +445,26 @@ mod tests {
         assert!(serves.command.is_none());
         let asked = parse(&["legato", "node", "status", "--node", "shm:@a", "--json"]);
         assert!(matches!(asked.command, Some(NodeCommand::Status(status)) if status.json));
+    }
+
+    #[test]
+    fn rdma_devices_are_addresses() {
+        let line = ["legato", "run", "--nodes", "verbs://192.0.2.1", "--", "ls"];
+        let verbs = run_arguments(&line).nodes.remove(0);
+        assert_eq!(verbs.to_string(), "verbs://192.0.2.1:4791");
+        let line = [
+            "legato",
+            "node",
+            "--memory",
+            "1GiB",
+            "--listen",
+            "verbs://rxe0/1",
+        ];
+        let parsed = Arguments::try_parse_from(line).unwrap().command;
+        let Command::Node(node) = parsed else {
+            panic!("{parsed:?}");
+        };
+        assert_eq!(node.listen[0].to_string(), "verbs://rxe0/1:4791");
     }
 
     #[test]

@@ -8,17 +8,35 @@ pub struct FabricConfig {
     pub connections_max: u32,
     /// Requests of a peer held unanswered on one connection, and calls under way to it.
     pub credits: u32,
+    /// With a number, all connections take the messages that come to them from one queue with so many
+    /// receives, and what is posted does not grow with their number. Each connection has at least one
+    /// credit then, and as many of [`Self::credits`] as there are receives for: three more than twice
+    /// its credits. At least six for each of [`Self::connections_max`].
+    pub shared_receives: Option<u32>,
     /// Longest body of a request or reply, in bytes.
     pub message_length_max: u32,
     /// Reads and writes outstanding on one connection.
     pub one_sided_max: u32,
+    /// Of these, grants: buffers that the peer may use at a time ([`crate::Fabric::grant`]).
+    pub grants_max: u32,
     /// Scatter/gather entries of one read or write.
     pub entries_max: u32,
-    /// How long a queue pair in the error state may take to give its requests back before it is
-    /// destroyed.
-    pub drain: Duration,
-    /// How long an accepted peer may take to finish connecting.
-    pub handshake: Duration,
+    /// How long a request may wait for its reply before its handler is reported.
+    pub handler_max: Duration,
+    /// How long a peer that says nothing is believed to be alive. All other time limits of a
+    /// connection are parts of it: see the list in `timeouts.rs`. At least a millisecond.
+    pub liveness: Duration,
+    /// How long this device may go on touching a buffer that it has given back in error: zero for one
+    /// that keeps the specification.
+    pub late_write_bound: Duration,
+    /// Bytes of memory in quarantine beyond which nothing new is started.
+    pub quarantine_max: u64,
+    /// Every accepted connection has a protection domain for itself ([`crate::Fabric::domain_of`]), so
+    /// that no peer can use what another one was given, whatever keys it knows.
+    pub separate_peers: bool,
+    /// Of this life of the process: differs from that of every other process and of every earlier life.
+    /// 0 says nothing: then no peer takes this side's word about connections that it has closed.
+    pub incarnation: u64,
     /// Where the generations start: tests start them near their wrap.
     pub first_generation: u32,
 }
@@ -28,11 +46,17 @@ impl Default for FabricConfig {
         Self {
             connections_max: 16,
             credits: 16,
+            shared_receives: None,
             message_length_max: 1024,
             one_sided_max: 64,
+            grants_max: 0,
             entries_max: 4,
-            drain: Duration::from_secs(1),
-            handshake: Duration::from_secs(5),
+            handler_max: Duration::from_secs(5),
+            liveness: Duration::from_secs(10),
+            late_write_bound: Duration::ZERO,
+            quarantine_max: 64 << 20,
+            separate_peers: false,
+            incarnation: 0,
             first_generation: 0,
         }
     }

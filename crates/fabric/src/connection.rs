@@ -1,62 +1,65 @@
-//! One connection: its states, its queue pair and its message buffers.
+//! One connection: its queue pair, its message buffers, and what is under way on it.
 
+use crate::credits::{Layout, PROBES};
 use crate::event::Buffer;
 use crate::id::{Key, Kind, Token};
+use crate::lifecycle::State;
+use crate::liveness::{Liveness, ProbeSend};
 use crate::one_sided::Operation;
-use crate::rpc::{Call, PendingReply};
+use crate::proof::Handshake;
+use crate::receive_pool::ReceivePool;
+use crate::receiving::Receives;
+use crate::rpc::{Call, PendingReply, RequestSend};
 use crate::shared::Shared;
 use crate::table::Table;
-use crate::{ConnectionId, FabricEvent, OperationError, Proof, ResetCause};
+use crate::waiting::Waiting;
+use crate::{ConnectionId, ResetCause};
 use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
 use legato_base::Time;
 use legato_base::wire::message::Hello;
 use legato_verbs::{
-    AccessFlags, CompletionKind, CompletionStatus, MemoryRegion, Provider, QueuePair,
-    ReceiveRequest, VerbsError, WorkRequestId,
+    AccessFlags, CompletionKind, CompletionStatus, MemoryRegion, ProtectionDomain, Provider,
+    QueuePair, QueuePairInit, RemoteKey, VerbsError,
 };
-
-/// Where a connection is in its life. It leaves the table after the last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum State {
-    /// This side asked.
-    Connecting {
-        deadline: Time,
-    },
-    /// The peer asked and was accepted; the owner does not know of it yet.
-    Accepting {
-        deadline: Time,
-    },
-    Established,
-    /// The queue pair is in the error state and gives back what was posted. At the deadline it is
-    /// destroyed instead.
-    Draining {
-        cause: ResetCause,
-        deadline: Time,
-    },
-}
 
 #[derive(Debug)]
 pub(crate) struct Connection<B> {
     pub(crate) id: ConnectionId,
     pub(crate) queue_pair: QueuePair,
     pub(crate) state: State,
-    /// Receive buffers, then buffers for requests, then for replies.
+    /// Receive buffers, if they are its own, then buffers for requests, then for replies.
     pub(crate) region: MemoryRegion,
-    /// The generation with which each receive buffer is posted.
-    receives: Vec<Option<u32>>,
+    /// Where peers are separated: what is registered there is out of reach for the queue pairs of
+    /// others.
+    pub(crate) own_domain: Option<ProtectionDomain>,
+    pub(crate) handshake: Handshake,
+    pub(crate) layout: Layout,
+    pub(crate) receives: Receives,
     /// Messages that came before the connection event: buffer and length.
-    early: Vec<(u16, u32)>,
+    pub(crate) early: Vec<(u16, u32)>,
     pub(crate) peer: Hello,
+    pub(crate) epoch: u64,
+    /// The oldest of this side's connections, as the peer was told when it was made.
+    pub(crate) oldest_told: u64,
+    /// This side asked for it.
+    pub(crate) is_active: bool,
+    /// The peer said no, or nothing.
+    pub(crate) is_refused: bool,
     pub(crate) private_data: Vec<u8>,
     pub(crate) calls: Table<Call>,
-    pub(crate) request_sends: Table<Key>,
-    pub(crate) reply_sends: Table<()>,
+    pub(crate) request_sends: Table<RequestSend>,
+    /// When each was posted.
+    pub(crate) reply_sends: Table<Time>,
+    /// A ping and a pong.
+    pub(crate) probe_sends: [Option<ProbeSend>; PROBES as usize],
+    pub(crate) pong_owed: bool,
     pub(crate) pending_replies: VecDeque<PendingReply>,
-    /// The peer's unanswered requests, by the peer's names for them.
-    pub(crate) requests: Table<u64>,
+    /// The peer's unanswered requests.
+    pub(crate) requests: Table<Waiting>,
     pub(crate) operations: Table<Operation<B>>,
+    /// For grants to come, by their keys of now.
+    pub(crate) windows: Vec<RemoteKey>,
 }
 
 impl<B: Buffer> Connection<B> {
@@ -65,43 +68,97 @@ impl<B: Buffer> Connection<B> {
         shared: &mut Shared<B>,
         provider: &mut dyn Provider,
         id: ConnectionId,
+        epoch: u64,
         state: State,
     ) -> Result<Self, VerbsError> {
-        let (sizes, credits) = (shared.sizes, shared.config.credits);
-        let access = AccessFlags::LOCAL_WRITE;
-        let region = provider.allocate_region(shared.domain, sizes.region_length, access)?;
-        let queue_pair =
-            match provider.create_queue_pair(shared.domain, shared.queue, sizes.capabilities) {
-                Ok(queue_pair) => queue_pair,
-                Err(error) => {
-                    shared.deregister(provider, &region);
-                    return Err(error);
-                }
-            };
+        let credits = shared.grant(provider)?;
+        let layout = Layout::new(credits, shared.pool.is_some());
+        let own_domain = match state {
+            State::Accepting { .. } if shared.config.separate_peers => {
+                Some(provider.create_protection_domain()?)
+            }
+            _ => None,
+        };
+        let domain = own_domain.unwrap_or(shared.domain);
+        let made = Self::open_queue_pair(shared, provider, domain, layout);
+        let (region, queue_pair) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                // Nothing is in it, so it goes.
+                let _ = own_domain.map(|domain| provider.destroy_protection_domain(domain));
+                return Err(error);
+            }
+        };
         let mut connection = Self {
             id,
             queue_pair,
             state,
             region,
-            receives: vec![None; sizes.receives as usize],
+            own_domain,
+            handshake: Handshake::None,
+            layout,
+            receives: match &shared.pool {
+                Some(_) => Receives::Shared {
+                    reached_last: false,
+                },
+                None => Receives::own(layout.receives),
+            },
             early: Vec::new(),
             peer: Hello {
                 credits: 0,
                 message_length_max: 0,
+                incarnation: 0,
+                epoch,
+                oldest_epoch: 0,
             },
+            epoch,
+            oldest_told: 0,
+            is_active: matches!(state, State::Connecting { .. }),
+            is_refused: false,
             private_data: Vec::new(),
             calls: Table::new(credits),
             request_sends: Table::new(credits),
             reply_sends: Table::new(credits),
+            probe_sends: [None; PROBES as usize],
+            pong_owed: false,
             pending_replies: VecDeque::new(),
             requests: Table::new(credits),
             operations: Table::new(shared.config.one_sided_max),
+            windows: Vec::new(),
         };
+        if let Some(pool) = &mut shared.pool {
+            pool.attach(queue_pair, id.index as u16, credits);
+        }
         if let Err(error) = connection.prepare(shared, provider) {
-            connection.release(shared, provider);
+            connection.release(shared, provider, ResetCause::Closed);
             return Err(error);
         }
         Ok(connection)
+    }
+
+    fn open_queue_pair(
+        shared: &Shared<B>,
+        provider: &mut dyn Provider,
+        domain: ProtectionDomain,
+        layout: Layout,
+    ) -> Result<(MemoryRegion, QueuePair), VerbsError> {
+        let sizes = shared.sizes;
+        let access = AccessFlags::LOCAL_WRITE;
+        let length = sizes.stride * u64::from(layout.buffers());
+        let region = provider.allocate_region(domain, length, access)?;
+        let capabilities = sizes.capabilities(layout.credits);
+        let mut init = QueuePairInit::new(domain, shared.queue, capabilities);
+        if let Some(queue) = shared.pool.as_ref().and_then(ReceivePool::queue) {
+            init.receives = legato_verbs::Receives::Shared(queue);
+        }
+        match provider.create_queue_pair(&init) {
+            Ok(queue_pair) => Ok((region, queue_pair)),
+            Err(error) => {
+                // Nothing was posted yet, so it goes.
+                let _ = provider.deregister_region(&region);
+                Err(error)
+            }
+        }
     }
 
     fn prepare(
@@ -110,17 +167,7 @@ impl<B: Buffer> Connection<B> {
         provider: &mut dyn Provider,
     ) -> Result<(), VerbsError> {
         provider.modify_to_init(self.queue_pair)?;
-        for index in 0..self.receives.len() {
-            self.post_receive(shared, provider, index as u16)?;
-        }
-        Ok(())
-    }
-
-    /// Gives the queue pair and the message buffers back to the provider.
-    pub(crate) fn release(&mut self, shared: &mut Shared<B>, provider: &mut dyn Provider) {
-        // The only refusal is that there is no such queue pair, which is what is wanted.
-        let _ = provider.destroy_queue_pair(self.queue_pair);
-        shared.deregister(provider, &self.region);
+        self.post_receives(shared, provider)
     }
 
     pub(crate) fn token(&self, kind: Kind, key: Key) -> Token {
@@ -128,82 +175,33 @@ impl<B: Buffer> Connection<B> {
     }
 
     pub(crate) fn is_established(&self) -> bool {
-        matches!(self.state, State::Established)
+        matches!(self.state, State::Established(_))
     }
 
-    /// Work requests that the provider has not given back.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.request_sends.len() == 0
-            && self.reply_sends.len() == 0
-            && self.operations.len() == 0
-            && self.receives.iter().all(Option::is_none)
-    }
-
-    fn post_receive(
-        &mut self,
-        shared: &mut Shared<B>,
-        provider: &mut dyn Provider,
-        index: u16,
-    ) -> Result<(), VerbsError> {
-        let generation = shared.generations.next();
-        let token = self.token(Kind::Receive, Key { index, generation });
-        let offset = u64::from(index) * shared.sizes.stride;
-        let request = ReceiveRequest {
-            wr_id: WorkRequestId(token.bits()),
-            entries: vec![self.region.entry(offset, shared.sizes.stride as u32)],
-        };
-        if let Err(error) = provider.post_receive(self.queue_pair, &request) {
-            shared.counters.posts_refused += 1;
-            return Err(error);
-        }
-        self.receives[usize::from(index)] = Some(generation);
-        Ok(())
+    /// Work requests that the provider has not given back, markers aside.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.request_sends.len()
+            + self.reply_sends.len()
+            + self
+                .operations
+                .iter()
+                .map(|(_, it)| it.posted())
+                .sum::<usize>()
+            + self.probe_sends.iter().flatten().count()
+            + self.receives.outstanding()
     }
 
     /// The queue pair is ready: what came early is handled now.
     pub(crate) fn establish(&mut self, shared: &mut Shared<B>, provider: &mut dyn Provider) {
-        self.state = State::Established;
+        shared.device_stopped = false;
+        self.state = State::Established(Liveness::starting_at(shared.now));
+        shared.note_deadline(shared.now + shared.timeouts.ping);
         shared.counters.connections_established += 1;
-        for (index, length) in core::mem::take(&mut self.early) {
-            self.handle_received(shared, provider, index, length);
-        }
-        let posted = self.receives.iter().all(Option::is_some);
-        if self.is_established() && !posted {
+        self.handle_early(shared, provider);
+        if self.is_established() && !self.receives.is_complete() {
             // A receive failed meanwhile, and the peer's credits count on it.
             self.reset(shared, provider, ResetCause::Unexpected);
         }
-    }
-
-    /// To the error state. What is outstanding ends when the queue pair has given it back.
-    pub(crate) fn reset(
-        &mut self,
-        shared: &mut Shared<B>,
-        provider: &mut dyn Provider,
-        cause: ResetCause,
-    ) {
-        if let State::Draining { cause: first, .. } = &mut self.state {
-            // A flush says only that something else came first, and this may be that.
-            if *first == ResetCause::Transport(CompletionStatus::WorkRequestFlushed) {
-                *first = cause;
-            }
-            return;
-        }
-        // Refused only in Reset, where nothing is posted, or if there is no such queue pair: the
-        // deadline then destroys it.
-        let _ = provider.modify_to_error(self.queue_pair);
-        if cause != ResetCause::Closed {
-            shared.counters.connections_reset += 1;
-        }
-        let deadline = shared.now + shared.config.drain;
-        shared.note_deadline(deadline);
-        shared.draining += 1;
-        self.state = State::Draining { cause, deadline };
-        shared.waiting_replies -= self.pending_replies.len();
-        shared.counters.requests_replied -= self.pending_replies.len() as u64;
-        shared.counters.requests_dropped +=
-            (self.requests.len() + self.pending_replies.len()) as u64;
-        self.pending_replies.clear();
-        self.requests.take_all();
     }
 
     pub(crate) fn handle_completion(
@@ -215,10 +213,17 @@ impl<B: Buffer> Connection<B> {
     ) {
         let key = token.key();
         let known = match token.kind() {
-            Some(Kind::OneSided) => self.complete_operation(shared, key, result),
+            Some(Kind::OneSided) => self.complete_operation(shared, provider, key, result),
             Some(Kind::Receive) => self.complete_receive(shared, provider, key, result),
+            Some(Kind::SharedReceive) => {
+                self.complete_shared_receive(shared, provider, key, result);
+                true
+            }
             Some(Kind::RequestSend) => self.complete_request_send(shared, key, result),
             Some(Kind::ReplySend) => self.reply_sends.remove(key).is_some(),
+            Some(Kind::Probe) => self.complete_probe(shared, provider, key),
+            Some(Kind::Marker) => self.complete_marker(key),
+            Some(Kind::Revocation) => self.complete_revocation(shared, provider, key, result),
             Some(Kind::Call | Kind::Request) | None => false,
         };
         if !known {
@@ -226,109 +231,52 @@ impl<B: Buffer> Connection<B> {
         } else if let Err(status) = result
             && !matches!(
                 self.state,
-                State::Connecting { .. } | State::Accepting { .. }
+                State::Connecting { .. } | State::Accepting { .. } | State::Confirming { .. }
             )
         {
             self.reset(shared, provider, ResetCause::Transport(status));
         }
     }
 
-    fn complete_receive(
-        &mut self,
-        shared: &mut Shared<B>,
-        provider: &mut dyn Provider,
-        key: Key,
-        result: Result<CompletionKind, CompletionStatus>,
-    ) -> bool {
-        let posted = self.receives.get_mut(usize::from(key.index));
-        let Some(posted) = posted.filter(|posted| **posted == Some(key.generation)) else {
-            return false;
-        };
-        *posted = None;
-        match (result, self.state) {
-            (Ok(CompletionKind::Receive { length }), State::Established) => {
-                self.handle_received(shared, provider, key.index, length);
-            }
-            (Ok(CompletionKind::Receive { length }), State::Draining { .. }) => {
-                self.handle_message(shared, provider, key.index, length);
-            }
-            (Ok(CompletionKind::Receive { length }), _) => self.early.push((key.index, length)),
-            (Ok(_), _) => self.reset(shared, provider, ResetCause::Unexpected),
-            (Err(_), _) => {}
-        }
-        true
-    }
-
-    /// Takes the message out and posts the buffer again, both before the turn ends: nobody can
-    /// give the peer its credit back before the receive is there.
-    fn handle_received(
-        &mut self,
-        shared: &mut Shared<B>,
-        provider: &mut dyn Provider,
-        index: u16,
-        length: u32,
-    ) {
-        self.handle_message(shared, provider, index, length);
-        if self.is_established()
-            && let Err(error) = self.post_receive(shared, provider, index)
-        {
-            self.reset(shared, provider, ResetCause::Provider(error));
-        }
-    }
-
-    /// Ends everything that is left, after the queue pair has drained or in place of it.
-    pub(crate) fn finish(
-        mut self,
-        shared: &mut Shared<B>,
-        provider: &mut dyn Provider,
-    ) -> ResetCause {
-        let cause = match self.state {
-            State::Draining { cause, .. } => cause,
-            _ => {
-                self.reset(shared, provider, ResetCause::Closed);
-                ResetCause::Closed
-            }
-        };
-        shared.draining -= 1;
-        self.release(shared, provider);
-        let error = OperationError::reset(cause);
-        for (key, operation) in self.operations.take_all() {
-            let operation_id = self.token(Kind::OneSided, key);
-            shared.end_operation(
-                operation_id,
-                operation,
-                Err(error),
-                Proof::QueuePairDestroyed,
-            );
-        }
-        for (key, call) in self.calls.take_all() {
-            if matches!(call, Call::Waiting { .. }) {
-                let call = self.token(Kind::Call, key);
-                shared.end_call(call, Err(error));
-            }
-        }
-        let connection = self.id;
-        shared
-            .events
-            .push_back(FabricEvent::Disconnected { connection });
-        cause
-    }
-
-    /// For an operation that the queue pair gave back unexecuted, as far as it knows.
-    pub(crate) const fn flush_error(&self) -> OperationError {
-        match self.state {
-            State::Draining { cause, .. } => OperationError::reset(cause),
-            _ => OperationError::completion(CompletionStatus::WorkRequestFlushed),
-        }
-    }
-
-    /// Ends what has not ended in time. True if anything did.
+    /// Ends what has not ended in time, and reports the handlers that should have. True if there
+    /// was any.
     pub(crate) fn expire(&mut self, shared: &mut Shared<B>, provider: &mut dyn Provider) -> bool {
         let calls = self.expire_calls(shared);
         let operations = self.expire_operations(shared);
         if operations {
             self.reset(shared, provider, ResetCause::OperationExpired);
         }
-        calls || operations
+        let mut progressed = calls || operations;
+        progressed |= self.report_overdue(shared);
+        if self.is_established() {
+            self.send_owed_pong(shared, provider);
+            self.repost(shared, provider);
+            if let Some(cause) = self.starved(shared) {
+                self.reset(shared, provider, cause);
+                progressed = true;
+            }
+            progressed |= self.check_liveness(shared, provider);
+        }
+        self.start_flush(shared, provider);
+        progressed | self.settle(shared)
+    }
+
+    /// A completion or a reply was lost, and with it what it would have given back.
+    fn starved(&mut self, shared: &Shared<B>) -> Option<ResetCause> {
+        let (now, timeouts) = (shared.now, shared.timeouts);
+        let requests = self.request_sends.iter_mut().map(|(_, send)| send.posted);
+        let replies = self.reply_sends.iter_mut().map(|(_, posted)| *posted);
+        let probes = self.probe_sends.iter().flatten().map(|send| send.posted);
+        let oldest = requests.chain(replies).chain(probes).min();
+        if oldest.is_some_and(|posted| posted + timeouts.completion <= now) {
+            return Some(ResetCause::CompletionMissing);
+        }
+        let credits = self.peer.credits.min(self.layout.credits) as usize;
+        let lost = |call: &Call| match call {
+            Call::Waiting { .. } => false,
+            Call::Abandoned { since } => *since + timeouts.credits <= now,
+        };
+        let lost = self.calls.iter_mut().filter(|(_, call)| lost(call)).count();
+        (lost > 0 && lost >= credits).then_some(ResetCause::CreditsLost)
     }
 }

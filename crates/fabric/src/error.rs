@@ -1,5 +1,6 @@
 //! Why an operation failed: who is to blame, what happened at the far side, and what was seen.
 
+use crate::ProofError;
 use legato_base::wire::message::MessageError;
 use legato_verbs::{CompletionStatus, RejectReason, UnreachableReason, VerbsError};
 
@@ -43,6 +44,8 @@ pub enum Effect {
 pub enum Cause {
     #[error("the deadline passed")]
     DeadlineExpired,
+    #[error("this side canceled it")]
+    Canceled,
     /// This very request failed.
     #[error("{0}")]
     Completion(CompletionStatus),
@@ -61,6 +64,20 @@ pub enum ResetCause {
     /// Nothing but the error state calls a posted operation back.
     #[error("the deadline of a one-sided operation passed")]
     OperationExpired,
+    #[error("the peer has said nothing for as long as it is believed to be alive")]
+    PeerSilent,
+    /// It has said so when it connected again.
+    #[error("the peer has closed its side")]
+    PeerClosed,
+    #[error("a work request has not completed for as long as a peer is believed to be alive")]
+    CompletionMissing,
+    /// All of them, for as long as a peer is believed to be alive.
+    #[error("every credit is held by a call that the peer has not answered")]
+    CreditsLost,
+    #[error("the port went down")]
+    PortDown,
+    #[error("an address of the port has changed")]
+    AddressChanged,
     #[error("the peer sent something malformed: {0}")]
     Malformed(MessageError),
     #[error("the peer sent more requests than its credits allow")]
@@ -69,6 +86,12 @@ pub enum ResetCause {
     Transport(CompletionStatus),
     #[error("the queue pair failed")]
     QueuePairFatal,
+    #[error("the completion queue was overrun")]
+    CompletionQueueOverrun,
+    #[error("the shared receive queue failed")]
+    ReceiveQueueFailed,
+    #[error("the NIC is gone")]
+    DeviceRemoved,
     #[error("the peer tried an access that it has no right to")]
     PeerAccess,
     #[error("the peer sent a request that the queue pair refused")]
@@ -91,6 +114,8 @@ pub enum Refused {
     TooLong,
     #[error("the deadline has passed already")]
     DeadlinePassed,
+    #[error("too much memory is in quarantine, because its NIC was not seen to be done with it")]
+    QuarantineFull,
     #[error("the provider refused: {0}")]
     Provider(VerbsError),
 }
@@ -100,6 +125,8 @@ pub enum Refused {
 pub enum ConnectError {
     #[error("as many connections exist as there may be")]
     TooManyConnections,
+    #[error("too much memory is in quarantine, because its NIC was not seen to be done with it")]
+    QuarantineFull,
     #[error("the private data is longer than {PRIVATE_DATA_USER_MAX} bytes")]
     PrivateDataTooLong,
     #[error("the provider refused: {0}")]
@@ -114,6 +141,8 @@ pub enum ConnectError {
     Disconnected,
     #[error("the peer does not speak this protocol: {0}")]
     Incompatible(MessageError),
+    #[error("{0}")]
+    Proof(ProofError),
     #[error("closed while connecting")]
     Closed,
 }
@@ -142,6 +171,19 @@ impl OperationError {
         cause: Cause::DeadlineExpired,
     };
 
+    /// The peer's word that it was not executed, because it came too late.
+    pub(crate) const EXPIRED_UNEXECUTED: Self = Self {
+        effect: Effect::NotExecuted,
+        ..Self::EXPIRED
+    };
+
+    /// What was posted cannot be called back.
+    pub(crate) const CANCELED: Self = Self {
+        blame: Blame::Local,
+        effect: Effect::Unknown,
+        cause: Cause::Canceled,
+    };
+
     /// For what was posted and did not complete: it may have been executed and its
     /// acknowledgement lost.
     pub(crate) const fn reset(cause: ResetCause) -> Self {
@@ -158,12 +200,14 @@ impl OperationError {
             // The responder refuses these before it touches anything (IB spec volume 1, 9.7.4.1),
             // and a message that is too long never leaves.
             CompletionStatus::RemoteInvalidRequest
-            | CompletionStatus::RemoteAccess
             | CompletionStatus::ReceiverNotReadyRetryExceeded
             | CompletionStatus::LocalLength => Effect::NotExecuted,
             CompletionStatus::LocalQueuePairOperation
             | CompletionStatus::LocalProtection
             | CompletionStatus::WorkRequestFlushed
+            | CompletionStatus::BadResponse
+            // A WRITE may leave its region with a later packet: those before it are written.
+            | CompletionStatus::RemoteAccess
             | CompletionStatus::RemoteOperation
             | CompletionStatus::RetryExceeded => Effect::Unknown,
         };
@@ -178,15 +222,25 @@ impl OperationError {
 impl ResetCause {
     pub const fn blame(self) -> Blame {
         match self {
-            Self::Closed | Self::QueuePairFatal | Self::Provider(_) | Self::Unexpected => {
-                Blame::Local
-            }
+            Self::Closed
+            | Self::QueuePairFatal
+            | Self::CompletionQueueOverrun
+            | Self::ReceiveQueueFailed
+            | Self::DeviceRemoved
+            | Self::PortDown
+            | Self::AddressChanged
+            | Self::CompletionMissing
+            | Self::Provider(_)
+            | Self::Unexpected => Blame::Local,
             Self::PeerDisconnected
+            | Self::PeerClosed
+            | Self::CreditsLost
             | Self::Malformed(_)
             | Self::CreditsExceeded
             | Self::PeerAccess
             | Self::PeerRequest => Blame::Peer,
-            Self::OperationExpired => Blame::Unknown,
+            // A dead path and a dead peer are silent in the same way.
+            Self::OperationExpired | Self::PeerSilent => Blame::Unknown,
             Self::Transport(status) => blame(status),
         }
     }
@@ -197,7 +251,8 @@ const fn blame(status: CompletionStatus) -> Blame {
         CompletionStatus::LocalLength
         | CompletionStatus::LocalQueuePairOperation
         | CompletionStatus::LocalProtection => Blame::Local,
-        CompletionStatus::RemoteInvalidRequest
+        CompletionStatus::BadResponse
+        | CompletionStatus::RemoteInvalidRequest
         | CompletionStatus::RemoteAccess
         | CompletionStatus::RemoteOperation
         | CompletionStatus::ReceiverNotReadyRetryExceeded => Blame::Peer,

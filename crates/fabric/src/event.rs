@@ -1,14 +1,21 @@
 //! What a fabric tells its owner.
 
-use crate::{CallId, ConnectError, ConnectionId, OperationError, OperationId, RequestId};
+use crate::{CallId, ConnectError, ConnectionId, OperationError, OperationId, Proof, RequestId};
 use alloc::vec::Vec;
-use legato_verbs::ScatterGatherEntry;
+use legato_base::{Duration, Time};
+use legato_verbs::{MemoryRegion, ScatterGatherEntry};
 
 /// Local memory that moves into an operation and comes back from it. It is not `Clone`, and
 /// nothing else touches the memory while the operation has it.
 pub trait Buffer {
     /// The memory, for the work request.
     fn entries(&self) -> Vec<ScatterGatherEntry>;
+
+    /// The region of this memory, if nothing else is in it. The fabric deregisters it where that is the
+    /// first proof that nothing can touch the memory any more ([`Proof::LocalInvalidation`]).
+    fn own_region(&self) -> Option<MemoryRegion> {
+        None
+    }
 }
 
 /// For a fabric that never starts a one-sided operation.
@@ -39,14 +46,28 @@ pub enum FabricEvent<B> {
         connection: ConnectionId,
         private_data: Vec<u8>,
     },
-    /// The last event of a connection: nothing of it is outstanding, its queue pair and its
-    /// message buffers are gone. [`crate::Fabric::reset_cause`] says why.
+    /// The last event of a connection: every operation on it has its outcome, and each that was not
+    /// quarantined or held back for late writes is quiesced. [`crate::Fabric::reset_cause`] says why.
     Disconnected { connection: ConnectionId },
+    /// The peer has been silent for three intervals at which a silent one is asked for a sign of life.
+    Suspected { connection: ConnectionId },
+    /// A suspected peer has said something.
+    Heard { connection: ConnectionId },
     /// A peer asks something. Reply exactly once: until then it lacks one credit.
     Request {
         connection: ConnectionId,
         request: RequestId,
+        /// When its caller gives it up, by this side's clock, if it came without delay. What is
+        /// called on its behalf gets no more than this.
+        deadline: Time,
         body: Vec<u8>,
+    },
+    /// A request waits for its reply longer than it should: its deadline has passed, or
+    /// [`crate::FabricConfig::handler_max`]. It is said once of each, and the request still waits.
+    HandlerOverdue {
+        connection: ConnectionId,
+        request: RequestId,
+        waited: Duration,
     },
     /// The end of a call.
     Replied {
@@ -59,21 +80,13 @@ pub enum FabricEvent<B> {
         operation: OperationId,
         outcome: Result<(), OperationError>,
     },
-    /// Nothing can touch the operation's memory any more. Exactly one, never before the outcome.
+    /// There is no proof that nothing touches the operation's memory any more. [`Self::Quiesced`] follows
+    /// if there is one some day.
+    Quarantined { operation: OperationId },
+    /// Nothing can touch the operation's memory any more. At most one, never before the outcome.
     Quiesced {
         operation: OperationId,
         buffer: B,
         proof: Proof,
     },
-}
-
-/// The rung of the fence ladder on which memory came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// The operation completed by itself.
-    Completion,
-    /// The queue pair went to the error state and gave the operation back as flushed.
-    QueuePairDrained,
-    /// The queue pair did not give it back in time, and was destroyed.
-    QueuePairDestroyed,
 }

@@ -1,10 +1,14 @@
 //! The fabric: its connections, and what its owner can ask of it.
 
-use crate::connection::{Connection, State};
+use crate::connection::Connection;
 use crate::credits::Sizes;
 use crate::event::Buffer;
-use crate::id::Generations;
+use crate::fence::{Fence, Quarantine};
+use crate::id::{Generations, Token};
+use crate::lifecycle::State;
+use crate::receive_pool::ReceivePool;
 use crate::shared::Shared;
+use crate::timeouts::Timeouts;
 use crate::{
     CallId, ConnectError, ConnectionId, FabricConfig, FabricCounters, FabricEvent, OperationId,
     PRIVATE_DATA_USER_MAX, Refused, ReplyError, RequestId, ResetCause,
@@ -40,12 +44,14 @@ pub(crate) struct Slot<B> {
 }
 
 impl<B: Buffer> Fabric<B> {
-    /// A protection domain, and a completion queue for as many connections as there may be.
+    /// A protection domain, and a completion queue for as many connections as there may be; and their
+    /// receives, where they share them.
     ///
     /// # Errors
     /// When the configuration exceeds a limit or the provider has no room.
     pub fn new(provider: &mut dyn Provider, config: FabricConfig) -> Result<Self, VerbsError> {
         let sizes = Sizes::of(&config)?;
+        let timeouts = Timeouts::of(&config);
         let domain = provider.create_protection_domain()?;
         let queue = match provider.create_completion_queue(sizes.completion_queue_entries) {
             Ok(queue) => queue,
@@ -55,20 +61,50 @@ impl<B: Buffer> Fabric<B> {
                 return Err(error);
             }
         };
+        let mut generations = Generations::starting_at(config.first_generation);
+        let pool = match config.shared_receives {
+            None => None,
+            Some(count) => {
+                let stride = sizes.stride;
+                let made = ReceivePool::new(provider, domain, count, stride, &mut generations);
+                match made {
+                    Ok(pool) => Some(pool),
+                    Err(error) => {
+                        // Nothing belongs to them yet, so they go.
+                        let _ = provider.destroy_completion_queue(queue);
+                        let _ = provider.destroy_protection_domain(domain);
+                        return Err(error);
+                    }
+                }
+            }
+        };
         Ok(Self {
             shared: Shared {
                 config,
                 sizes,
                 domain,
                 queue,
+                queue_failed: false,
+                device_stopped: false,
+                timeouts,
+                fence: Fence::new(),
                 transfer_length_max: u64::from(provider.attributes().message_length_max),
-                generations: Generations::starting_at(config.first_generation),
+                generations,
                 counters: FabricCounters::default(),
                 events: VecDeque::new(),
                 now: Time::ZERO,
-                earliest: Time::NEVER,
+                // What could not be posted is tried again in the first turn.
+                earliest: match &pool {
+                    Some(_) => Time::ZERO,
+                    None => Time::NEVER,
+                },
                 draining: 0,
+                next_epoch: 1,
                 waiting_replies: 0,
+                prover: None,
+                retired_domains: Vec::new(),
+                pool,
+                polled_empty: false,
             },
             slots: Vec::new(),
             listeners: Vec::new(),
@@ -78,6 +114,38 @@ impl<B: Buffer> Fabric<B> {
     /// Where regions for the buffers of reads and writes are to be registered.
     pub const fn domain(&self) -> ProtectionDomain {
         self.shared.domain
+    }
+
+    /// Where regions are to be registered that the peer of a connection may use: with
+    /// [`FabricConfig::separate_peers`] no other can. None if the connection does not exist any more.
+    pub fn domain_of(&self, connection: ConnectionId) -> Option<ProtectionDomain> {
+        let slot = &self.slots[self.index_of(connection)?];
+        let own = slot.connection.as_deref()?.own_domain;
+        Some(own.unwrap_or(self.shared.domain))
+    }
+
+    /// By this number the two sides of a connection name it: later ones of the same side have greater
+    /// ones. None if the connection does not exist any more.
+    pub fn epoch_of(&self, connection: ConnectionId) -> Option<u64> {
+        let slot = &self.slots[self.index_of(connection)?];
+        Some(slot.connection.as_deref()?.epoch)
+    }
+
+    /// Can nothing any more reach the peer that this side had sent on the connection which it had made as
+    /// number `epoch` and which is over? A write whose outcome is not known is sent again on a connection
+    /// of which this is true, and on no other: elsewhere the first one may still arrive, after the
+    /// second and whatever followed it. It is true of the connections made after everything older than
+    /// them has ended here: their peer has ended its sides before it accepted. Without an
+    /// [`FabricConfig::incarnation`] it is true of none.
+    pub fn is_after(&self, connection: ConnectionId, epoch: u64) -> bool {
+        let slot = self.index_of(connection).map(|index| &self.slots[index]);
+        let connection = slot.and_then(|slot| slot.connection.as_deref());
+        self.shared.config.incarnation != 0
+            && connection.is_some_and(|connection| {
+                connection.is_active
+                    && connection.is_established()
+                    && epoch < connection.oldest_told
+            })
     }
 
     pub const fn counters(&self) -> &FabricCounters {
@@ -118,13 +186,36 @@ impl<B: Buffer> Fabric<B> {
         if private_data.len() > PRIVATE_DATA_USER_MAX {
             return Err(ConnectError::PrivateDataTooLong);
         }
+        if self.shared.is_quarantine_full() {
+            return Err(ConnectError::QuarantineFull);
+        }
         let id = self.vacant_id().ok_or(ConnectError::TooManyConnections)?;
         let state = State::Connecting { deadline };
-        let mut connection = Connection::open(&mut self.shared, provider, id, state)
+        let epoch = self.shared.next_epoch;
+        self.shared.next_epoch += 1;
+        let mut connection = Connection::open(&mut self.shared, provider, id, epoch, state)
             .map_err(ConnectError::Provider)?;
-        let greeting = self.greeting(private_data);
+        let greeting = match &mut self.shared.prover {
+            None => {
+                let oldest = self.oldest_epoch().unwrap_or(epoch).min(epoch);
+                let credits = connection.layout.credits;
+                connection.oldest_told = oldest;
+                self.greeting(credits, epoch, oldest, private_data)
+            }
+            Some(prover) => match prover.ask() {
+                Ok((handshake, asking)) => {
+                    connection.handshake = handshake;
+                    connection.private_data = private_data.to_vec();
+                    asking.to_vec()
+                }
+                Err(error) => {
+                    connection.release(&mut self.shared, provider, ResetCause::Closed);
+                    return Err(ConnectError::Proof(error));
+                }
+            },
+        };
         if let Err(error) = provider.connect(connection.queue_pair, address, &greeting) {
-            connection.release(&mut self.shared, provider);
+            connection.release(&mut self.shared, provider, ResetCause::Closed);
             return Err(ConnectError::Provider(error));
         }
         self.shared.note_deadline(deadline);
@@ -142,15 +233,15 @@ impl<B: Buffer> Fabric<B> {
             return;
         };
         match connection.state {
-            State::Connecting { .. } | State::Accepting { .. } => {
+            State::Connecting { .. } | State::Accepting { .. } | State::Confirming { .. } => {
                 self.fail_handshake(provider, index, ConnectError::Closed);
             }
-            State::Established => {
+            State::Established(_) => {
                 // The peer is told; whatever this refuses, the reset below does.
                 let _ = provider.disconnect(connection.queue_pair);
                 connection.reset(&mut self.shared, provider, ResetCause::Closed);
             }
-            State::Draining { .. } => {}
+            State::Draining(_) => {}
         }
     }
 
@@ -224,6 +315,33 @@ impl<B: Buffer> Fabric<B> {
         self.start_operation(provider, connection, operation, buffer, deadline)
     }
 
+    /// Gives the operation up. Its outcome is [`crate::Cause::Canceled`], with what is known about the far
+    /// side: what was posted cannot be called back, so that is nothing. Its buffer comes when it is
+    /// quiet, as always. False if the outcome has been said already.
+    pub fn cancel(&mut self, operation: OperationId) -> bool {
+        let key = operation.0.key();
+        self.of_token(operation.0)
+            .is_some_and(|(connection, shared)| connection.cancel_operation(shared, key))
+    }
+
+    /// As [`Self::cancel`]. The call keeps its credit until the late reply.
+    pub fn cancel_call(&mut self, call: CallId) -> bool {
+        let key = call.0.key();
+        self.of_token(call.0)
+            .is_some_and(|(connection, shared)| connection.cancel_call(shared, key))
+    }
+
+    /// What is over and not known to be quiet.
+    pub const fn quarantine(&self) -> Quarantine {
+        self.shared.fence.in_quarantine
+    }
+
+    /// Someone has seen to it that the device does nothing any more: everything in quarantine comes
+    /// back ([`crate::Proof::DeviceStopped`]). It is the word of an operator, who has reset the device.
+    pub fn device_stopped(&mut self) {
+        self.shared.note_stopped();
+    }
+
     /// The oldest event not yet taken.
     pub fn poll_event(&mut self) -> Option<FabricEvent<B>> {
         self.shared.events.pop_front()
@@ -240,10 +358,12 @@ impl<B: Buffer> Fabric<B> {
         }
         for index in 0..self.slots.len() {
             match self.slots[index].connection.as_deref().map(|c| c.state) {
-                Some(State::Connecting { .. } | State::Accepting { .. }) => {
+                Some(
+                    State::Connecting { .. } | State::Accepting { .. } | State::Confirming { .. },
+                ) => {
                     self.fail_handshake(provider, index, ConnectError::Closed);
                 }
-                Some(State::Established | State::Draining { .. }) => {
+                Some(State::Established(_) | State::Draining(_)) => {
                     self.finish(provider, index);
                 }
                 None => {}
@@ -259,6 +379,8 @@ impl<B: Buffer> Fabric<B> {
     /// [`VerbsError::Busy`] while a region of the owner belongs to the protection domain.
     pub fn shutdown(&mut self, provider: &mut dyn Provider) -> Result<(), VerbsError> {
         self.disconnect_all(provider)?;
+        self.shared.destroy_retired(provider);
+        self.shared.end_receives(provider)?;
         provider.destroy_completion_queue(self.shared.queue)?;
         provider.destroy_protection_domain(self.shared.domain)
     }
@@ -279,7 +401,28 @@ impl<B: Buffer> Fabric<B> {
         }
     }
 
-    fn find(&mut self, id: ConnectionId) -> Option<(&mut Connection<B>, &mut Shared<B>)> {
+    pub(crate) fn of_token(
+        &mut self,
+        token: Token,
+    ) -> Option<(&mut Connection<B>, &mut Shared<B>)> {
+        let connection = self
+            .slots
+            .get_mut(token.connection())?
+            .connection
+            .as_deref_mut()?;
+        Some((connection, &mut self.shared))
+    }
+
+    /// The connections, in any state.
+    pub(crate) fn existing(&self) -> impl Iterator<Item = &Connection<B>> {
+        let slots = self.slots.iter();
+        slots.filter_map(|slot| slot.connection.as_deref())
+    }
+
+    pub(crate) fn find(
+        &mut self,
+        id: ConnectionId,
+    ) -> Option<(&mut Connection<B>, &mut Shared<B>)> {
         let index = self.index_of(id)?;
         let connection = self.slots[index].connection.as_deref_mut()?;
         Some((connection, &mut self.shared))
@@ -319,19 +462,46 @@ impl<B: Buffer> Fabric<B> {
         slot.connection = Some(Box::new(connection));
     }
 
-    /// The private data of a connect or accept.
-    pub(crate) fn greeting(&self, private_data: &[u8]) -> Vec<u8> {
-        let hello = Hello {
-            credits: self.shared.config.credits,
+    /// The oldest of this side's own connections that exist.
+    pub(crate) fn oldest_epoch(&self) -> Option<u64> {
+        let own = self.existing().filter(|connection| connection.is_active);
+        own.map(|connection| connection.epoch).min()
+    }
+
+    /// The oldest of a peer's connections that exist.
+    pub(crate) fn oldest_of(&self, incarnation: u64) -> Option<u64> {
+        let theirs = self.existing().filter(|connection| {
+            !connection.is_active && connection.peer.incarnation == incarnation
+        });
+        theirs.map(|connection| connection.epoch).min()
+    }
+
+    /// What a peer must know of this side.
+    pub(crate) const fn hello(&self, credits: u32, epoch: u64, oldest: u64) -> Hello {
+        Hello {
+            credits,
             message_length_max: self.shared.config.message_length_max,
-        };
-        let mut greeting = hello.to_bytes().to_vec();
+            incarnation: self.shared.config.incarnation,
+            epoch,
+            oldest_epoch: oldest,
+        }
+    }
+
+    /// The private data of a connect or accept where nobody has a secret.
+    pub(crate) fn greeting(
+        &self,
+        credits: u32,
+        epoch: u64,
+        oldest: u64,
+        private_data: &[u8],
+    ) -> Vec<u8> {
+        let mut greeting = self.hello(credits, epoch, oldest).to_bytes().to_vec();
         greeting.extend_from_slice(private_data);
         greeting
     }
 
     /// Ends a connection that was never established. Its queue pair is destroyed at once: only
-    /// receives were posted.
+    /// receives were posted, and the confirmation.
     pub(crate) fn fail_handshake(
         &mut self,
         provider: &mut dyn Provider,
@@ -341,8 +511,16 @@ impl<B: Buffer> Fabric<B> {
         let Some(mut connection) = self.slots[index].connection.take() else {
             return;
         };
-        connection.release(&mut self.shared, provider);
-        if matches!(connection.state, State::Connecting { .. }) {
+        if matches!(connection.state, State::Confirming { .. }) {
+            // The peer need not wait; whatever this refuses, its deadline does.
+            let _ = provider.disconnect(connection.queue_pair);
+        }
+        connection.is_refused = matches!(
+            error,
+            ConnectError::Rejected(_) | ConnectError::Unreachable(_)
+        );
+        connection.release(&mut self.shared, provider, ResetCause::Closed);
+        if connection.is_active {
             let connection = connection.id;
             self.shared
                 .events

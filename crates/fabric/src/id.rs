@@ -1,8 +1,8 @@
-//! Ids: an index and a generation, in 64 bits, never a pointer (design, rule 4).
+//! Ids: an index and a generation, in 64 bits, never a pointer (rule P-6).
 
 use core::fmt;
 
-/// What a token names. The first four are work requests.
+/// What a token names: a work request, but for calls and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Receive = 1,
@@ -11,10 +11,15 @@ pub(crate) enum Kind {
     OneSided = 4,
     Call = 5,
     Request = 6,
+    Probe = 7,
+    Marker = 8,
+    /// Of the pool: what follows names no connection.
+    SharedReceive = 9,
+    Revocation = 10,
 }
 
 /// Kind (4 bits), slot of the connection (16), slot within it (16), generation (28).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Token(u64);
 
 /// Most connections of a fabric, and most slots of one kind in a connection.
@@ -48,6 +53,10 @@ impl Token {
             4 => Some(Kind::OneSided),
             5 => Some(Kind::Call),
             6 => Some(Kind::Request),
+            7 => Some(Kind::Probe),
+            8 => Some(Kind::Marker),
+            9 => Some(Kind::SharedReceive),
+            10 => Some(Kind::Revocation),
             _ => None,
         }
     }

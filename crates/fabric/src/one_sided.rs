@@ -5,22 +5,58 @@
 
 use crate::connection::Connection;
 use crate::event::Buffer;
+use crate::grant::Window;
 use crate::id::{Key, Kind};
 use crate::shared::Shared;
 use crate::{OperationError, OperationId, Proof, Refused, ResetCause};
 use alloc::vec::Vec;
 use legato_base::Time;
 use legato_verbs::{
-    CompletionKind, CompletionStatus, Provider, ScatterGatherEntry, SendOperation, SendRequest,
-    VerbsError, WorkRequestId,
+    CompletionKind, CompletionStatus, Provider, ScatterGatherEntry, SendFlags, SendOperation,
+    SendRequest, VerbsError, WorkRequestId,
 };
 
 #[derive(Debug)]
 pub(crate) struct Operation<B> {
     pub(crate) buffer: B,
     pub(crate) deadline: Time,
-    /// The outcome has been given.
-    pub(crate) decided: bool,
+    phase: Phase,
+    /// Of a grant: the operations are the peer's.
+    pub(crate) window: Option<Window>,
+}
+
+/// What is still to come of an operation, beside its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Its outcome.
+    Open,
+    /// It has its outcome. At the deadline it is called back, as every other.
+    Canceled,
+    /// It is a grant: the peer may use the buffer.
+    Granted,
+    /// It has its outcome and was called back.
+    Expired,
+}
+
+impl<B> Operation<B> {
+    pub(crate) const fn granting(buffer: B, deadline: Time, window: Window) -> Self {
+        Self {
+            buffer,
+            deadline,
+            phase: Phase::Open,
+            window: Some(window),
+        }
+    }
+
+    /// Requests of it that have not completed.
+    pub(crate) fn posted(&self) -> usize {
+        self.window.map_or(1, |window| window.posted())
+    }
+
+    /// The outcome has not been said.
+    pub(crate) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
 }
 
 impl<B: Buffer> Connection<B> {
@@ -39,7 +75,8 @@ impl<B: Buffer> Connection<B> {
         let slot = Operation {
             buffer,
             deadline,
-            decided: false,
+            phase: Phase::Open,
+            window: None,
         };
         let key = match self.operations.insert(&mut shared.generations, slot) {
             Ok(key) => key,
@@ -50,7 +87,7 @@ impl<B: Buffer> Connection<B> {
             wr_id: WorkRequestId(token.bits()),
             operation,
             entries,
-            signaled: true,
+            flags: SendFlags::SIGNALED,
         };
         if let Err(error) = provider.post_send(self.queue_pair, &request) {
             let refused = self.refuse_post(shared, provider, error);
@@ -63,7 +100,7 @@ impl<B: Buffer> Connection<B> {
         Ok(OperationId(token))
     }
 
-    fn may_start(
+    pub(crate) fn may_start(
         &self,
         shared: &Shared<B>,
         entries: &[ScatterGatherEntry],
@@ -72,6 +109,8 @@ impl<B: Buffer> Connection<B> {
         let length: u64 = entries.iter().map(|entry| u64::from(entry.length)).sum();
         if !self.is_established() {
             Err(Refused::NotConnected)
+        } else if shared.is_quarantine_full() {
+            Err(Refused::QuarantineFull)
         } else if length > shared.transfer_length_max {
             Err(Refused::TooLong)
         } else if deadline <= shared.now {
@@ -104,12 +143,24 @@ impl<B: Buffer> Connection<B> {
     pub(crate) fn complete_operation(
         &mut self,
         shared: &mut Shared<B>,
+        provider: &mut dyn Provider,
         key: Key,
         result: Result<CompletionKind, CompletionStatus>,
     ) -> bool {
+        match self.operations.get(key).map(|it| it.window) {
+            Some(Some(window)) if window.is_bound => return false,
+            Some(Some(_)) if result.is_ok() => {
+                self.begin_grant(shared, key);
+                return true;
+            }
+            _ => {}
+        }
         let Some(operation) = self.operations.remove(key) else {
             return false;
         };
+        if let Some(window) = operation.window {
+            self.drop_window(provider, window);
+        }
         let (outcome, proof) = match result {
             Ok(_) => (Ok(()), Proof::Completion),
             Err(CompletionStatus::WorkRequestFlushed) => {
@@ -118,30 +169,83 @@ impl<B: Buffer> Connection<B> {
             Err(status) => (Err(OperationError::completion(status)), Proof::Completion),
         };
         let token = self.token(Kind::OneSided, key);
-        shared.end_operation(token, operation, outcome, proof);
+        shared.end_operation(provider, token, operation, outcome, proof);
         true
+    }
+
+    /// The window is bound: the peer can begin.
+    fn begin_grant(&mut self, shared: &mut Shared<B>, key: Key) {
+        let token = self.token(Kind::OneSided, key);
+        let Some(operation) = self.operations.get_mut(key) else {
+            return;
+        };
+        if let Some(window) = &mut operation.window {
+            window.is_bound = true;
+            if !window.is_revoked() {
+                operation.deadline = Time::NEVER;
+            }
+        }
+        if operation.phase == Phase::Open {
+            operation.phase = Phase::Granted;
+            shared.decide_operation(token, Ok(()));
+        }
     }
 
     /// Gives an outcome to what has not ended in time. True if anything was: then the queue pair
     /// must go to the error state, because nothing else calls a posted operation back.
     pub(crate) fn expire_operations(&mut self, shared: &mut Shared<B>) -> bool {
         let now = shared.now;
-        let mut expired: Vec<Key> = Vec::new();
+        let mut expired: Vec<(Key, bool)> = Vec::new();
         for (key, operation) in self.operations.iter_mut() {
-            if operation.decided {
+            if operation.phase == Phase::Expired {
                 continue;
             }
             if operation.deadline <= now {
-                operation.decided = true;
-                expired.push(key);
+                let was_open = operation.is_open();
+                operation.phase = Phase::Expired;
+                expired.push((key, was_open));
             } else {
                 shared.note_deadline(operation.deadline);
             }
         }
-        for &key in &expired {
+        for &(key, _) in expired.iter().filter(|(_, was_open)| *was_open) {
             let token = self.token(Kind::OneSided, key);
             shared.decide_operation(token, Err(OperationError::EXPIRED));
         }
         !expired.is_empty()
+    }
+
+    /// Gives this outcome to everything that has none. True if there was anything.
+    pub(crate) fn decide_operations(
+        &mut self,
+        shared: &mut Shared<B>,
+        error: OperationError,
+    ) -> bool {
+        let mut open: Vec<Key> = Vec::new();
+        for (key, operation) in self.operations.iter_mut() {
+            if operation.is_open() {
+                operation.phase = Phase::Expired;
+                open.push(key);
+            }
+        }
+        for &key in &open {
+            let token = self.token(Kind::OneSided, key);
+            shared.decide_operation(token, Err(error));
+        }
+        !open.is_empty()
+    }
+
+    /// False if the operation has its outcome already.
+    pub(crate) fn cancel_operation(&mut self, shared: &mut Shared<B>, key: Key) -> bool {
+        let token = self.token(Kind::OneSided, key);
+        let operation = self.operations.get_mut(key);
+        // A grant is taken back instead.
+        let may_cancel = |it: &&mut Operation<B>| it.is_open() && it.window.is_none();
+        let Some(operation) = operation.filter(may_cancel) else {
+            return false;
+        };
+        operation.phase = Phase::Canceled;
+        shared.decide_operation(token, Err(OperationError::CANCELED));
+        true
     }
 }

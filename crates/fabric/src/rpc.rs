@@ -4,17 +4,23 @@
 //! connection is gone. A deadline ends the call for its caller and leaves the slot to the late
 //! reply, which is then recognised, counted and dropped.
 
-use crate::connection::{Connection, State};
+use crate::connection::Connection;
 use crate::event::Buffer;
 use crate::id::{Key, Kind, Token};
+use crate::lifecycle::State;
 use crate::shared::Shared;
-use crate::{CallId, FabricEvent, OperationError, Refused, ReplyError, RequestId, ResetCause};
+use crate::waiting::Waiting;
+use crate::{
+    CONTRACT, CallId, FabricEvent, OperationError, Refused, ReplyError, RequestId, ResetCause,
+};
 use alloc::vec;
 use alloc::vec::Vec;
 use legato_base::Time;
-use legato_base::wire::message::{MESSAGE_HEADER_SIZE, MessageError, MessageHeader, MessageKind};
+use legato_base::wire::message::{
+    MESSAGE_HEADER_SIZE, MessageError, MessageHeader, MessageKind, TimeLeft,
+};
 use legato_verbs::{
-    CompletionKind, CompletionStatus, Provider, SendOperation, SendRequest, VerbsError,
+    CompletionKind, CompletionStatus, Provider, SendFlags, SendOperation, SendRequest, VerbsError,
     WorkRequestId,
 };
 
@@ -25,14 +31,24 @@ pub(crate) enum Call {
         deadline: Time,
     },
     /// The caller has its outcome; the peer still owes the reply.
-    Abandoned,
+    Abandoned {
+        since: Time,
+    },
+}
+
+/// A request whose send has not completed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestSend {
+    call: Key,
+    pub(crate) posted: Time,
 }
 
 /// A reply that waits for a buffer.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
-    call: u64,
-    body: Vec<u8>,
+    pub(crate) kind: MessageKind,
+    pub(crate) call: u64,
+    pub(crate) body: Vec<u8>,
 }
 
 impl<B: Buffer> Connection<B> {
@@ -52,6 +68,9 @@ impl<B: Buffer> Connection<B> {
         if deadline <= shared.now {
             return Err(Refused::DeadlinePassed);
         }
+        if shared.is_quarantine_full() {
+            return Err(Refused::QuarantineFull);
+        }
         if self.calls.len() >= self.peer.credits as usize || self.request_sends.is_full() {
             return Err(Refused::WouldBlock);
         }
@@ -64,12 +83,18 @@ impl<B: Buffer> Connection<B> {
             kind: MessageKind::Request,
             call: call.bits(),
             length: body.len() as u32,
+            time_left: TimeLeft::of(deadline.since(shared.now)),
+            epoch: self.epoch,
         };
-        let Ok(send) = self.request_sends.insert(&mut shared.generations, key) else {
+        let send = RequestSend {
+            call: key,
+            posted: shared.now,
+        };
+        let Ok(send) = self.request_sends.insert(&mut shared.generations, send) else {
             self.calls.remove(key);
             return Err(Refused::WouldBlock);
         };
-        let first = shared.sizes.receives;
+        let first = self.layout.first_request();
         let token = self.token(Kind::RequestSend, send);
         if let Err(error) = self.post_message(shared, provider, first, token, header, body) {
             self.request_sends.remove(send);
@@ -94,14 +119,24 @@ impl<B: Buffer> Connection<B> {
         if body.len() > self.body_length_max(shared) {
             return Err(ReplyError::TooLong);
         }
-        let Some(call) = self.requests.remove(request.0.key()) else {
+        self.answer(shared, provider, request, MessageKind::Reply, body.to_vec())
+    }
+
+    /// Takes a request off the list of those that wait, and sends what ends it for its caller.
+    pub(crate) fn answer(
+        &mut self,
+        shared: &mut Shared<B>,
+        provider: &mut dyn Provider,
+        request: RequestId,
+        kind: MessageKind,
+        body: Vec<u8>,
+    ) -> Result<(), ReplyError> {
+        let Some(waiting) = self.requests.remove(request.0.key()) else {
             return Err(ReplyError::NotWaiting);
         };
         shared.counters.requests_replied += 1;
-        let reply = PendingReply {
-            call,
-            body: body.to_vec(),
-        };
+        let call = waiting.call;
+        let reply = PendingReply { kind, call, body };
         shared.waiting_replies += 1;
         self.pending_replies.push_back(reply);
         self.post_pending_replies(shared, provider)
@@ -118,17 +153,19 @@ impl<B: Buffer> Connection<B> {
         shared: &mut Shared<B>,
         provider: &mut dyn Provider,
     ) -> Result<usize, VerbsError> {
-        let first = shared.sizes.receives + shared.config.credits;
+        let first = self.layout.first_reply();
         let mut posted = 0;
         while let Some(reply) = self.pending_replies.pop_front() {
-            let Ok(send) = self.reply_sends.insert(&mut shared.generations, ()) else {
+            let Ok(send) = self.reply_sends.insert(&mut shared.generations, shared.now) else {
                 self.pending_replies.push_front(reply);
                 break;
             };
             let header = MessageHeader {
-                kind: MessageKind::Reply,
+                kind: reply.kind,
                 call: reply.call,
                 length: reply.body.len() as u32,
+                time_left: TimeLeft::UNBOUNDED,
+                epoch: self.epoch,
             };
             let token = self.token(Kind::ReplySend, send);
             let sent = self.post_message(shared, provider, first, token, header, &reply.body);
@@ -157,7 +194,7 @@ impl<B: Buffer> Connection<B> {
     }
 
     /// Copies a message into its send buffer, `token`'s index after buffer `first`, and posts it.
-    fn post_message(
+    pub(crate) fn post_message(
         &self,
         shared: &Shared<B>,
         provider: &mut dyn Provider,
@@ -175,7 +212,7 @@ impl<B: Buffer> Connection<B> {
             wr_id: WorkRequestId(token.bits()),
             operation: SendOperation::Send,
             entries: vec![self.region.entry(offset, length)],
-            signaled: true,
+            flags: SendFlags::SIGNALED,
         };
         provider.post_send(self.queue_pair, &request)
     }
@@ -186,7 +223,7 @@ impl<B: Buffer> Connection<B> {
         key: Key,
         result: Result<CompletionKind, CompletionStatus>,
     ) -> bool {
-        let Some(call) = self.request_sends.remove(key) else {
+        let Some(RequestSend { call, .. }) = self.request_sends.remove(key) else {
             return false;
         };
         // A flushed one may have arrived and its reply may still be among the completions: it
@@ -210,10 +247,19 @@ impl<B: Buffer> Connection<B> {
         length: u32,
     ) {
         match self.read_message(shared, provider, index, length) {
-            Ok((header, body)) => match header.kind {
-                MessageKind::Request => self.handle_request(shared, provider, header.call, body),
-                MessageKind::Reply => self.handle_reply(shared, header.call, body),
-            },
+            Ok((header, body)) => {
+                self.note_heard(shared);
+                match header.kind {
+                    MessageKind::Request => self.handle_request(shared, provider, header, body),
+                    MessageKind::Reply => self.handle_reply(shared, header.call, Ok(body)),
+                    MessageKind::Expired => {
+                        let error = OperationError::EXPIRED_UNEXECUTED;
+                        self.handle_reply(shared, header.call, Err(error));
+                    }
+                    MessageKind::Ping => self.handle_ping(shared, provider),
+                    MessageKind::Pong => {}
+                }
+            }
             Err(cause) => {
                 if matches!(cause, ResetCause::Malformed(_)) {
                     shared.counters.messages_malformed += 1;
@@ -236,15 +282,18 @@ impl<B: Buffer> Connection<B> {
         if (length as usize) < MESSAGE_HEADER_SIZE {
             return Err(ResetCause::Malformed(MessageError::Short));
         }
-        let offset = u64::from(index) * shared.sizes.stride;
+        let (region, offset) = self.received_at(shared, index);
         let mut header = [0; MESSAGE_HEADER_SIZE];
         provider
-            .read_region(&self.region, offset, &mut header)
+            .read_region(&region, offset, &mut header)
             .map_err(ResetCause::Provider)?;
         let header = MessageHeader::parse(&header, length).map_err(ResetCause::Malformed)?;
+        if CONTRACT && header.epoch != self.epoch {
+            return Err(ResetCause::Malformed(MessageError::Epoch));
+        }
         let mut body = vec![0; header.length as usize];
         provider
-            .read_region(&self.region, offset + MESSAGE_HEADER_SIZE as u64, &mut body)
+            .read_region(&region, offset + MESSAGE_HEADER_SIZE as u64, &mut body)
             .map_err(ResetCause::Provider)?;
         Ok((header, body))
     }
@@ -253,32 +302,40 @@ impl<B: Buffer> Connection<B> {
         &mut self,
         shared: &mut Shared<B>,
         provider: &mut dyn Provider,
-        call: u64,
+        header: MessageHeader,
         body: Vec<u8>,
     ) {
-        if matches!(self.state, State::Draining { .. }) {
+        if matches!(self.state, State::Draining(_)) {
             shared.counters.requests_received += 1;
             shared.counters.requests_dropped += 1;
             return;
         }
-        let Ok(key) = self.requests.insert(&mut shared.generations, call) else {
+        let waiting = Waiting::new(&header, shared.now, shared.config.handler_max);
+        let Ok(key) = self.requests.insert(&mut shared.generations, waiting) else {
             self.reset(shared, provider, ResetCause::CreditsExceeded);
             return;
         };
         shared.counters.requests_received += 1;
+        shared.note_deadline(waiting.overdue_from);
         shared.events.push_back(FabricEvent::Request {
             connection: self.id,
             request: RequestId(self.token(Kind::Request, key)),
+            deadline: waiting.deadline,
             body,
         });
     }
 
-    fn handle_reply(&mut self, shared: &mut Shared<B>, call: u64, body: Vec<u8>) {
+    fn handle_reply(
+        &mut self,
+        shared: &mut Shared<B>,
+        call: u64,
+        outcome: Result<Vec<u8>, OperationError>,
+    ) {
         let token = Token::from_bits(call);
         let ours = token == self.token(Kind::Call, token.key());
         match ours.then(|| self.calls.remove(token.key())).flatten() {
-            Some(Call::Waiting { .. }) => shared.end_call(token, Ok(body)),
-            Some(Call::Abandoned) => shared.counters.replies_late += 1,
+            Some(Call::Waiting { .. }) => shared.end_call(token, outcome),
+            Some(Call::Abandoned { .. }) => shared.counters.replies_late += 1,
             None => shared.counters.replies_stale += 1,
         }
     }
@@ -290,11 +347,11 @@ impl<B: Buffer> Connection<B> {
         for (key, call) in self.calls.iter_mut() {
             match *call {
                 Call::Waiting { deadline } if deadline <= now => {
-                    *call = Call::Abandoned;
+                    *call = Call::Abandoned { since: now };
                     expired.push(key);
                 }
                 Call::Waiting { deadline } => shared.note_deadline(deadline),
-                Call::Abandoned => {}
+                Call::Abandoned { .. } => {}
             }
         }
         for &key in &expired {
@@ -302,5 +359,16 @@ impl<B: Buffer> Connection<B> {
             shared.end_call(call, Err(OperationError::EXPIRED));
         }
         !expired.is_empty()
+    }
+
+    /// False if the call has its outcome already.
+    pub(crate) fn cancel_call(&mut self, shared: &mut Shared<B>, key: Key) -> bool {
+        let token = self.token(Kind::Call, key);
+        let Some(call @ Call::Waiting { .. }) = self.calls.get_mut(key) else {
+            return false;
+        };
+        *call = Call::Abandoned { since: shared.now };
+        shared.end_call(token, Err(OperationError::CANCELED));
+        true
     }
 }

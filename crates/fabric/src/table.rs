@@ -1,5 +1,6 @@
 //! A table of bounded size whose places carry generations.
 
+use crate::CONTRACT;
 use crate::id::{Generations, Key};
 use alloc::vec::Vec;
 use slab::Slab;
@@ -37,6 +38,13 @@ impl<T> Table<T> {
         Ok(Key { index, generation })
     }
 
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        match self.entries.get(usize::from(key.index)) {
+            Some((generation, value)) if !CONTRACT || *generation == key.generation => Some(value),
+            _ => None,
+        }
+    }
+
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match self.entries.get_mut(usize::from(key.index)) {
             Some((generation, value)) if *generation == key.generation => Some(value),
@@ -47,6 +55,16 @@ impl<T> Table<T> {
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         self.get_mut(key)?;
         Some(self.entries.remove(usize::from(key.index)).1)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        self.entries.iter().map(|(index, (generation, value))| {
+            let key = Key {
+                index: index as u16,
+                generation: *generation,
+            };
+            (key, value)
+        })
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {

@@ -1,16 +1,18 @@
 //! The loop body: what daemon, agent and simulator call again and again.
 
-use crate::connection::{Connection, State};
 use crate::event::Buffer;
 use crate::fabric::Fabric;
-use crate::id::Token;
-use crate::{ConnectError, FabricEvent, ResetCause};
+use crate::fence::is_gone;
+use crate::id::{Kind, Token};
+use crate::lifecycle::{Drain, State};
+use crate::{CONTRACT, ConnectError, FabricEvent, ProofError, ResetCause};
 use alloc::vec::Vec;
-use legato_base::wire::message::Hello;
+use legato_base::wire::message::{Hello, MessageError};
+use legato_base::wire::proof::Refusal;
 use legato_base::{Duration, Time};
 use legato_verbs::{
-    AsyncEvent, Completion, ConnectionEvent, ConnectionRequest, Event, Listener, Provider,
-    QueuePair,
+    AsyncEvent, Completion, CompletionStatus, ConnectionEvent, Event, Provider, QueuePair, Subject,
+    VerbsError,
 };
 
 /// What a turn says to whoever waits between turns.
@@ -22,16 +24,17 @@ pub struct Turn {
     pub progressed: bool,
 }
 
+/// A completion of nothing that is outstanding.
+struct Stale;
+
 /// Completions taken from the queue at a time.
 const POLL_BATCH: usize = 64;
-/// How soon a reply that the provider refused is tried again.
-const RETRY: Duration = Duration::from_millis(1);
 
 impl<B: Buffer> Fabric<B> {
     /// Lets the provider work, handles its events and completions, ends what is overdue, and
     /// sends what had to wait.
     pub fn turn(&mut self, provider: &mut dyn Provider, now: Time) -> Turn {
-        self.shared.now = now;
+        self.note_time(now);
         let provider_deadline = provider.progress(now);
         let mut progressed = false;
         while let Some(event) = provider.poll_event() {
@@ -39,6 +42,7 @@ impl<B: Buffer> Fabric<B> {
             self.handle_event(provider, event);
         }
         progressed |= self.poll_completions(provider);
+        self.watch_receives();
         if now >= self.shared.earliest {
             progressed |= self.expire(provider);
         }
@@ -48,13 +52,34 @@ impl<B: Buffer> Fabric<B> {
         if self.shared.draining > 0 {
             progressed |= self.finish_drained(provider);
         }
+        if !self.shared.retired_domains.is_empty() {
+            self.shared.destroy_retired(provider);
+        }
+        if self.shared.queue_failed {
+            self.replace_queue(provider);
+        }
         let mut deadline = provider_deadline.min(self.shared.earliest);
         if self.shared.waiting_replies > 0 {
-            deadline = deadline.min(now + RETRY);
+            deadline = deadline.min(now + self.shared.timeouts.retry);
         }
         Turn {
             deadline,
             progressed,
+        }
+    }
+
+    /// A peer is not blamed for what it said while this side did not look.
+    fn note_time(&mut self, now: Time) {
+        let asleep = now.since(self.shared.now) - self.shared.timeouts.ping;
+        self.shared.now = now;
+        if asleep == Duration::ZERO {
+            return;
+        }
+        for slot in &mut self.slots {
+            let connection = slot.connection.as_deref_mut();
+            if let Some(State::Established(liveness)) = connection.map(|it| &mut it.state) {
+                liveness.forgive(asleep);
+            }
         }
     }
 
@@ -63,12 +88,18 @@ impl<B: Buffer> Fabric<B> {
         // Completing a receive posts it again, so a fast peer could keep this busy for ever.
         let mut left = self.shared.sizes.completion_queue_entries as usize;
         let mut progressed = false;
+        self.shared.polled_empty = false;
         while left > 0 {
             batch.clear();
             let max = left.min(POLL_BATCH);
-            // The queue lives as long as the fabric; an error is an empty queue.
             let polled = provider.poll_completion_queue(self.shared.queue, max, &mut batch);
-            if polled.is_err() || batch.is_empty() {
+            // The event that says it may be lost, or later.
+            if polled == Err(VerbsError::CompletionQueueOverrun) && !self.shared.queue_failed {
+                self.fail_queue(provider);
+                return true;
+            }
+            if batch.is_empty() {
+                self.shared.polled_empty = polled.is_ok();
                 break;
             }
             left = left.saturating_sub(batch.len());
@@ -82,15 +113,46 @@ impl<B: Buffer> Fabric<B> {
 
     fn handle_completion(&mut self, provider: &mut dyn Provider, completion: &Completion) {
         let token = Token::from_bits(completion.wr_id.0);
-        let slot = self.slots.get_mut(token.connection());
+        let is_shared = token.kind() == Some(Kind::SharedReceive);
+        let place = match self.place_of(token, completion.queue_pair) {
+            Ok(place) => place,
+            Err(Stale) => {
+                self.shared.counters.completions_stale += 1;
+                return;
+            }
+        };
+        let slot = place.and_then(|place| self.slots.get_mut(place));
         let connection = slot
             .and_then(|slot| slot.connection.as_deref_mut())
-            .filter(|connection| connection.queue_pair == completion.queue_pair);
-        match connection {
-            Some(connection) => {
+            .filter(|connection| !CONTRACT || connection.queue_pair == completion.queue_pair);
+        match (connection, place) {
+            (Some(connection), Some(place)) => {
                 connection.handle_completion(&mut self.shared, provider, token, completion.result);
+                if matches!(connection.state, State::Confirming { .. }) {
+                    self.go_on_confirming(provider, place, completion.result.err());
+                }
             }
-            None => self.shared.counters.completions_stale += 1,
+            _ if is_shared => {
+                self.shared.counters.receives_orphaned += 1;
+                let late = match completion.result {
+                    Ok(_) => Duration::ZERO,
+                    Err(_) => self.shared.config.late_write_bound,
+                };
+                self.shared
+                    .give_back_receive(provider, token.key().index, late);
+            }
+            _ => self.shared.counters.completions_stale += 1,
+        }
+    }
+
+    /// The place of the connection that a completion is of, if it exists.
+    fn place_of(&mut self, token: Token, queue_pair: QueuePair) -> Result<Option<usize>, Stale> {
+        match (token.kind(), &mut self.shared.pool) {
+            (Some(Kind::SharedReceive), Some(pool)) => {
+                let taken = pool.complete(token.key(), queue_pair).ok_or(Stale)?;
+                Ok(taken.map(usize::from))
+            }
+            _ => Ok(Some(token.connection())),
         }
     }
 
@@ -106,9 +168,14 @@ impl<B: Buffer> Fabric<B> {
                 private_data,
             }) => self.handle_established(provider, queue_pair, &private_data),
             Event::Connection(ConnectionEvent::Rejected {
-                queue_pair, reason, ..
+                queue_pair,
+                reason,
+                private_data,
             }) => {
-                let error = ConnectError::Rejected(reason);
+                let error = match Refusal::parse(&private_data) {
+                    Some(refusal) => ConnectError::Proof(refusal.into()),
+                    None => ConnectError::Rejected(reason),
+                };
                 self.handle_end(provider, queue_pair, error, ResetCause::Unexpected);
             }
             Event::Connection(ConnectionEvent::Unreachable { queue_pair, reason }) => {
@@ -119,65 +186,82 @@ impl<B: Buffer> Fabric<B> {
                 let cause = ResetCause::PeerDisconnected;
                 self.handle_end(provider, queue_pair, ConnectError::Disconnected, cause);
             }
-            Event::Async(event) => {
-                let (queue_pair, cause) = match event {
-                    AsyncEvent::QueuePairFatal { queue_pair } => {
-                        (queue_pair, ResetCause::QueuePairFatal)
-                    }
-                    AsyncEvent::QueuePairAccessError { queue_pair } => {
-                        (queue_pair, ResetCause::PeerAccess)
-                    }
-                    AsyncEvent::QueuePairRequestError { queue_pair } => {
-                        (queue_pair, ResetCause::PeerRequest)
-                    }
-                };
+            Event::Connection(ConnectionEvent::DeviceRemoved { queue_pair }) => {
+                let cause = ResetCause::DeviceRemoved;
+                self.note_device_stopped();
                 self.handle_end(provider, queue_pair, ConnectError::Disconnected, cause);
             }
+            // A queue pair is destroyed when its connection ends, and never used again.
+            Event::Connection(ConnectionEvent::TimeWaitExit { .. }) => {}
+            Event::Async(event) => self.handle_async(provider, event),
+            // Nobody arms the queue: it is polled in each turn.
+            Event::CompletionQueueReady(_) => self.shared.counters.events_unexpected += 1,
         }
     }
 
-    fn handle_requested(
-        &mut self,
-        provider: &mut dyn Provider,
-        listener: Listener,
-        request: ConnectionRequest,
-        private_data: &[u8],
-    ) {
-        if !self.listeners.contains(&listener) {
-            self.shared.counters.events_unexpected += 1;
-        } else if self.accept(provider, request, private_data).is_some() {
+    fn handle_async(&mut self, provider: &mut dyn Provider, event: AsyncEvent) {
+        let cause = match event {
+            AsyncEvent::QueuePairFatal(_) | AsyncEvent::PathMigrationError(_) => {
+                ResetCause::QueuePairFatal
+            }
+            AsyncEvent::QueuePairAccessError(_) => ResetCause::PeerAccess,
+            AsyncEvent::QueuePairRequestError(_) => ResetCause::PeerRequest,
+            AsyncEvent::CompletionQueueError(queue) => {
+                if queue == self.shared.queue && !self.shared.queue_failed {
+                    self.fail_queue(provider);
+                }
+                return;
+            }
+            AsyncEvent::LastWorkRequestReached(queue_pair) => {
+                return self.note_last_request(provider, queue_pair);
+            }
+            AsyncEvent::SharedReceiveQueueLimit(queue) => {
+                return self.note_receives_low(provider, queue);
+            }
+            AsyncEvent::SharedReceiveQueueError(queue) => {
+                return self.note_receives_failed(provider, queue);
+            }
+            AsyncEvent::DeviceFatal => ResetCause::DeviceRemoved,
+            AsyncEvent::PortError(_) => ResetCause::PortDown,
+            AsyncEvent::AddressChange(_) => ResetCause::AddressChanged,
+            // The end of a connection is not taken from these: completions and the connection's own
+            // events say it.
+            _ => return,
+        };
+        if let Subject::QueuePair(queue_pair) = event.subject() {
+            self.handle_end(provider, queue_pair, ConnectError::Disconnected, cause);
             return;
         }
-        self.shared.counters.peers_rejected += 1;
-        // The peer may have gone away meanwhile; then it needs no answer.
-        let _ = provider.reject(request, &[]);
+        // All connections are of one port of one device.
+        if cause == ResetCause::DeviceRemoved {
+            self.note_device_stopped();
+        }
+        for index in 0..self.slots.len() {
+            self.end(provider, index, ConnectError::Disconnected, cause);
+        }
     }
 
-    /// None if the peer must be sent away.
-    fn accept(
+    /// Each of the events that say so may be lost.
+    fn note_device_stopped(&mut self) {
+        self.shared.device_stopped = true;
+        self.shared.note_stopped();
+    }
+
+    /// Something has completed on a connection whose peer has not proved itself.
+    fn go_on_confirming(
         &mut self,
         provider: &mut dyn Provider,
-        request: ConnectionRequest,
-        private_data: &[u8],
-    ) -> Option<()> {
-        let (peer, private_data) = Hello::parse(private_data).ok()?;
-        let id = self.vacant_id()?;
-        let deadline = self.shared.now + self.shared.config.handshake;
-        let state = State::Accepting { deadline };
-        let mut connection = Connection::open(&mut self.shared, provider, id, state).ok()?;
-        connection.peer = peer;
-        connection.private_data = private_data.to_vec();
-        let greeting = self.greeting(&[]);
-        if provider
-            .accept(request, connection.queue_pair, &greeting)
-            .is_err()
-        {
-            connection.release(&mut self.shared, provider);
-            return None;
+        index: usize,
+        failed: Option<CompletionStatus>,
+    ) {
+        match failed {
+            Some(_) => {
+                let error = ConnectError::Proof(ProofError::Ended);
+                self.shared.counters.note_unproved(error);
+                self.fail_handshake(provider, index, error);
+            }
+            None => self.hear_confirmation(provider, index),
         }
-        self.shared.note_deadline(deadline);
-        self.install(connection);
-        Some(())
     }
 
     fn handle_established(
@@ -195,8 +279,16 @@ impl<B: Buffer> Fabric<B> {
             return;
         };
         let id = connection.id;
+        if !connection.handshake.is_none() && !matches!(connection.state, State::Confirming { .. })
+        {
+            return self.begin_confirming(provider, index, private_data);
+        }
         match connection.state {
             State::Connecting { .. } => match Hello::parse(private_data) {
+                Ok((peer, _)) if peer.epoch != connection.epoch => {
+                    let error = ConnectError::Incompatible(MessageError::Epoch);
+                    self.fail_handshake(provider, index, error);
+                }
                 Ok((peer, private_data)) => {
                     connection.peer = peer;
                     shared.events.push_back(FabricEvent::Connected {
@@ -204,6 +296,8 @@ impl<B: Buffer> Fabric<B> {
                         private_data: private_data.to_vec(),
                     });
                     connection.establish(shared, provider);
+                    // What it had sent on those goes nowhere that this side has given back.
+                    let _ = self.note_closed(provider, &peer, true);
                 }
                 Err(error) => {
                     self.fail_handshake(provider, index, ConnectError::Incompatible(error));
@@ -216,11 +310,12 @@ impl<B: Buffer> Fabric<B> {
                 });
                 connection.establish(shared, provider);
             }
-            State::Established => {
+            State::Confirming { .. } => shared.counters.events_unexpected += 1,
+            State::Established(_) => {
                 shared.counters.events_unexpected += 1;
                 connection.reset(shared, provider, ResetCause::Unexpected);
             }
-            State::Draining { .. } => {}
+            State::Draining(_) => {}
         }
     }
 
@@ -237,6 +332,16 @@ impl<B: Buffer> Fabric<B> {
             self.shared.counters.events_unexpected += 1;
             return;
         };
+        self.end(provider, index, error, cause);
+    }
+
+    pub(crate) fn end(
+        &mut self,
+        provider: &mut dyn Provider,
+        index: usize,
+        error: ConnectError,
+        cause: ResetCause,
+    ) {
         let Some(connection) = self.slots[index].connection.as_deref_mut() else {
             return;
         };
@@ -244,14 +349,19 @@ impl<B: Buffer> Fabric<B> {
             State::Connecting { .. } | State::Accepting { .. } => {
                 self.fail_handshake(provider, index, error);
             }
-            State::Established | State::Draining { .. } => {
+            State::Confirming { .. } => {
+                let error = ConnectError::Proof(ProofError::Ended);
+                self.shared.counters.note_unproved(error);
+                self.fail_handshake(provider, index, error);
+            }
+            State::Established(_) | State::Draining(_) => {
                 connection.reset(&mut self.shared, provider, cause);
             }
         }
     }
 
     /// Events of connections are rare, so they are looked for.
-    fn index_of_queue_pair(&self, queue_pair: QueuePair) -> Option<usize> {
+    pub(crate) fn index_of_queue_pair(&self, queue_pair: QueuePair) -> Option<usize> {
         self.slots.iter().position(|slot| {
             let connection = slot.connection.as_deref();
             connection.is_some_and(|connection| connection.queue_pair == queue_pair)
@@ -262,7 +372,8 @@ impl<B: Buffer> Fabric<B> {
     fn expire(&mut self, provider: &mut dyn Provider) -> bool {
         self.shared.earliest = Time::NEVER;
         let now = self.shared.now;
-        let mut progressed = false;
+        let mut progressed = self.shared.check_fence(provider);
+        progressed |= self.look_after_receives(provider);
         for index in 0..self.slots.len() {
             let Some(connection) = self.slots[index].connection.as_deref_mut() else {
                 continue;
@@ -275,15 +386,22 @@ impl<B: Buffer> Fabric<B> {
                     progressed = true;
                     self.fail_handshake(provider, index, ConnectError::DeadlineExpired);
                 }
-                State::Draining { deadline, .. } if deadline <= now => {
+                State::Confirming { deadline } if deadline <= now => {
+                    progressed = true;
+                    let error = ConnectError::DeadlineExpired;
+                    self.shared.counters.note_unproved(error);
+                    self.fail_handshake(provider, index, error);
+                }
+                State::Draining(Drain { deadline, .. }) if deadline <= now => {
                     progressed = true;
                     self.shared.counters.drains_overdue += 1;
                     self.finish(provider, index);
                 }
                 State::Connecting { deadline }
                 | State::Accepting { deadline }
-                | State::Draining { deadline, .. } => self.shared.note_deadline(deadline),
-                State::Established => {}
+                | State::Confirming { deadline }
+                | State::Draining(Drain { deadline, .. }) => self.shared.note_deadline(deadline),
+                State::Established(_) => {}
             }
         }
         progressed
@@ -303,15 +421,73 @@ impl<B: Buffer> Fabric<B> {
     fn finish_drained(&mut self, provider: &mut dyn Provider) -> bool {
         let mut progressed = false;
         for index in 0..self.slots.len() {
-            let drained = self.slots[index]
-                .connection
-                .as_deref()
-                .is_some_and(|c| matches!(c.state, State::Draining { .. }) && c.is_drained());
+            let (slots, shared) = (&self.slots, &self.shared);
+            let connection = slots[index].connection.as_deref();
+            let drained = connection.is_some_and(|connection| connection.is_drained(shared));
             if drained {
                 progressed = true;
                 self.finish(provider, index);
             }
         }
         progressed
+    }
+
+    /// The peer's word about the connections that it has no more: what is left of them here ends.
+    /// False if one of them may still let what the peer had sent on it into memory: then a write that the
+    /// peer repeats on another connection could be overtaken by the first.
+    #[must_use]
+    pub(crate) fn note_closed(
+        &mut self,
+        provider: &mut dyn Provider,
+        hello: &Hello,
+        is_active: bool,
+    ) -> bool {
+        if hello.incarnation == 0 {
+            return true;
+        }
+        for index in 0..self.slots.len() {
+            let connection = self.slots[index].connection.as_deref();
+            let is_meant = connection.is_some_and(|connection| {
+                connection.is_active == is_active
+                    && connection.peer.incarnation == hello.incarnation
+                    && connection.epoch < hello.oldest_epoch
+            });
+            if !is_meant {
+                continue;
+            }
+            let error = ConnectError::Disconnected;
+            self.end(provider, index, error, ResetCause::PeerClosed);
+            let connection = self.slots[index].connection.as_deref();
+            if connection.is_some_and(|connection| !connection.is_in_error()) {
+                self.finish(provider, index);
+            }
+        }
+        self.shared.note_closed(hello, is_active)
+    }
+
+    /// The completion queue was overrun. Nothing is known of what has not completed, and no queue pair
+    /// on it can be drained: all are destroyed.
+    fn fail_queue(&mut self, provider: &mut dyn Provider) {
+        self.shared.queue_failed = true;
+        let cause = ResetCause::CompletionQueueOverrun;
+        for index in 0..self.slots.len() {
+            self.end(provider, index, ConnectError::Disconnected, cause);
+            self.finish(provider, index);
+        }
+    }
+
+    fn replace_queue(&mut self, provider: &mut dyn Provider) {
+        let entries = self.shared.sizes.completion_queue_entries;
+        if is_gone(provider.destroy_completion_queue(self.shared.queue))
+            && let Ok(queue) = provider.create_completion_queue(entries)
+        {
+            self.shared.queue = queue;
+            self.shared.queue_failed = false;
+            self.shared.counters.completion_queues_replaced += 1;
+        } else {
+            // A queue pair that could not be destroyed uses it still.
+            self.shared
+                .note_deadline(self.shared.now + self.shared.timeouts.drain);
+        }
     }
 }

@@ -2,10 +2,12 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use legato_base::wire::node::{NodeRefusal, NodeReply, NodeRequest, NodeStatus, NodeWireError};
+use legato_base::wire::node::{
+    NodeHealth, NodeRefusal, NodeReply, NodeRequest, NodeStatus, NodeWireError,
+};
 use legato_base::wire::slot::SLOT_STRIDE;
 use legato_base::{Bytes, ClientId, ExtentId};
-use legato_fabric::ConnectionId;
+use legato_fabric::{ConnectionId, FabricCounters};
 use legato_verbs::{AccessFlags, MemoryRegion, ProtectionDomain, Provider};
 
 /// What a node offers.
@@ -40,26 +42,40 @@ pub struct NodeCounters {
     pub regions_quarantined: u64,
 }
 
-/// A memory node.
+/// One of a node's network interfaces: each has a provider and a fabric of its own. From 0.
+pub type Interface = u8;
+
+/// Whom a request is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Caller {
+    pub interface: Interface,
+    pub connection: ConnectionId,
+}
+
+/// A memory node, on any number of interfaces. A client is one of a connection, and its extents are
+/// reached through that connection's interface.
 #[derive(Debug)]
 pub struct MemoryNode {
     config: NodeConfig,
-    clients: BTreeMap<ConnectionId, ClientId>,
+    clients: BTreeMap<Caller, ClientId>,
     extents: BTreeMap<ExtentId, Extent>,
     next_extent: u64,
     /// Released and not yet given back.
     quarantine: Vec<Memory>,
     counters: NodeCounters,
+    /// What the fabric of each interface has last said.
+    fabrics: BTreeMap<Interface, NodeHealth>,
 }
 
 #[derive(Debug)]
 struct Extent {
-    owner: ConnectionId,
+    owner: Caller,
     memory: Memory,
 }
 
 #[derive(Debug)]
 struct Memory {
+    interface: Interface,
     region: MemoryRegion,
     /// What was accounted for it.
     bytes: u64,
@@ -73,6 +89,7 @@ impl MemoryNode {
             extents: BTreeMap::new(),
             next_extent: 1,
             quarantine: Vec::new(),
+            fabrics: BTreeMap::new(),
             counters: NodeCounters {
                 clients_opened: 0,
                 clients_closed: 0,
@@ -101,26 +118,60 @@ impl MemoryNode {
         }
     }
 
+    /// Takes note of what the fabric of an interface has counted.
+    pub fn note_fabric(&mut self, interface: Interface, fabric: &FabricCounters) {
+        let health = NodeHealth {
+            connections_reset: fabric.connections_reset,
+            peers_refused: fabric.peers_rejected + fabric.proofs_missing + fabric.proofs_wrong,
+            handlers_overdue: fabric.handlers_overdue,
+            regions_quarantined: 0,
+            peers_suspected: u32::try_from(fabric.peers_suspected).unwrap_or(u32::MAX),
+        };
+        self.fabrics.insert(interface, health);
+    }
+
+    /// Of all interfaces.
+    fn health(&self) -> NodeHealth {
+        let quarantined = NodeHealth {
+            regions_quarantined: self.quarantine.len() as u32,
+            ..NodeHealth::default()
+        };
+        let fabrics = self.fabrics.values();
+        fabrics.fold(quarantined, |sum, one| NodeHealth {
+            connections_reset: sum.connections_reset + one.connections_reset,
+            peers_refused: sum.peers_refused + one.peers_refused,
+            handlers_overdue: sum.handlers_overdue + one.handlers_overdue,
+            peers_suspected: sum.peers_suspected.saturating_add(one.peers_suspected),
+            ..sum
+        })
+    }
+
+    /// Who has opened the connection.
+    pub(crate) fn client_of(&self, caller: Caller) -> Option<ClientId> {
+        self.clients.get(&caller).copied()
+    }
+
     /// Does what the request says and returns the reply. Extents are registered in `domain`,
-    /// which must be the connection's.
+    /// which must be the connection's; the provider is that of its interface.
     pub fn handle_request(
         &mut self,
         provider: &mut dyn Provider,
         domain: ProtectionDomain,
-        connection: ConnectionId,
+        caller: Caller,
         body: &[u8],
     ) -> Vec<u8> {
         let reply = match NodeRequest::parse(body) {
-            Ok(NodeRequest::Open { client }) => self.open(connection, client),
+            Ok(NodeRequest::Open { client }) => self.open(caller, client),
             Ok(NodeRequest::Status) => NodeReply::Status(self.status()),
-            Ok(_) if !self.clients.contains_key(&connection) => {
+            Ok(NodeRequest::Health) => NodeReply::Health(self.health()),
+            Ok(_) if !self.clients.contains_key(&caller) => {
                 NodeReply::Refused(NodeRefusal::NotOpen)
             }
             Ok(NodeRequest::AllocateExtent { slots }) => {
-                self.allocate_extent(provider, domain, connection, slots)
+                self.allocate_extent(provider, domain, caller, slots)
             }
             Ok(NodeRequest::ReleaseExtent { extent }) => {
-                self.release_extent(provider, connection, extent)
+                self.release_extent(provider, caller, extent)
             }
             Err(error) => {
                 self.counters.requests_malformed += 1;
@@ -134,15 +185,15 @@ impl MemoryNode {
     }
 
     /// The connection is gone, and with it its queue pair: everything of its client is released.
-    pub fn handle_disconnected(&mut self, provider: &mut dyn Provider, connection: ConnectionId) {
-        if self.clients.remove(&connection).is_none() {
+    pub fn handle_disconnected(&mut self, provider: &mut dyn Provider, caller: Caller) {
+        if self.clients.remove(&caller).is_none() {
             return;
         }
         self.counters.clients_closed += 1;
         let owned: Vec<ExtentId> = self
             .extents
             .iter()
-            .filter(|(_, extent)| extent.owner == connection)
+            .filter(|(_, extent)| extent.owner == caller)
             .map(|(&id, _)| id)
             .collect();
         for id in owned {
@@ -150,21 +201,23 @@ impl MemoryNode {
         }
     }
 
-    /// Gives all memory back, for a node that stops.
-    pub fn clear(&mut self, provider: &mut dyn Provider) {
-        while let Some((&connection, _)) = self.clients.first_key_value() {
-            self.handle_disconnected(provider, connection);
+    /// Gives all memory of an interface back, when the node stops.
+    pub fn clear(&mut self, provider: &mut dyn Provider, interface: Interface) {
+        let callers = self.clients.keys().copied();
+        let here: Vec<Caller> = callers.filter(|it| it.interface == interface).collect();
+        for caller in here {
+            self.handle_disconnected(provider, caller);
         }
-        self.retry_quarantine(provider);
+        self.retry_quarantine(provider, interface);
     }
 
-    fn open(&mut self, connection: ConnectionId, client: ClientId) -> NodeReply {
-        match self.clients.get(&connection) {
+    fn open(&mut self, caller: Caller, client: ClientId) -> NodeReply {
+        match self.clients.get(&caller) {
             Some(&other) if other != client => NodeReply::Refused(NodeRefusal::AlreadyOpen),
             known => {
                 if known.is_none() {
                     self.counters.clients_opened += 1;
-                    self.clients.insert(connection, client);
+                    self.clients.insert(caller, client);
                 }
                 NodeReply::Opened {
                     incarnation: self.config.incarnation,
@@ -179,10 +232,10 @@ impl MemoryNode {
         &mut self,
         provider: &mut dyn Provider,
         domain: ProtectionDomain,
-        owner: ConnectionId,
+        owner: Caller,
         slots: u32,
     ) -> NodeReply {
-        self.retry_quarantine(provider);
+        self.retry_quarantine(provider, owner.interface);
         let asked_bytes = u64::from(slots) * SLOT_STRIDE as u64;
         let free_bytes = self.free_bytes();
         if asked_bytes > free_bytes {
@@ -203,6 +256,7 @@ impl MemoryNode {
         self.counters.extents_allocated += 1;
         self.counters.used_bytes += asked_bytes;
         let memory = Memory {
+            interface: owner.interface,
             region,
             bytes: asked_bytes,
         };
@@ -218,12 +272,12 @@ impl MemoryNode {
     fn release_extent(
         &mut self,
         provider: &mut dyn Provider,
-        connection: ConnectionId,
+        caller: Caller,
         id: ExtentId,
     ) -> NodeReply {
         match self.extents.get(&id) {
             None => NodeReply::Refused(NodeRefusal::UnknownExtent),
-            Some(extent) if extent.owner != connection => {
+            Some(extent) if extent.owner != caller => {
                 self.counters.refused_not_yours += 1;
                 NodeReply::NotYours
             }
@@ -239,15 +293,17 @@ impl MemoryNode {
     fn release(&mut self, provider: &mut dyn Provider, id: ExtentId) {
         if let Some(extent) = self.extents.remove(&id) {
             self.counters.extents_released += 1;
+            let interface = extent.memory.interface;
             self.quarantine.push(extent.memory);
-            self.retry_quarantine(provider);
+            self.retry_quarantine(provider, interface);
         }
     }
 
-    fn retry_quarantine(&mut self, provider: &mut dyn Provider) {
+    fn retry_quarantine(&mut self, provider: &mut dyn Provider, interface: Interface) {
         let used = &mut self.counters.used_bytes;
         self.quarantine.retain(|memory| {
-            let kept = provider.deregister_region(&memory.region).is_err();
+            let kept = memory.interface != interface
+                || provider.deregister_region(&memory.region).is_err();
             if !kept {
                 *used -= memory.bytes;
             }

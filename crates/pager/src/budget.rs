@@ -18,9 +18,14 @@ const MEASURE_INTERVAL_MIN: Duration = Duration::from_micros(400);
 /// And at most: programs also grow slowly.
 const MEASURE_INTERVAL_MAX: Duration = Duration::from_millis(20);
 
+/// No limit is smaller, whatever share of a run's memory a process has.
+const LIMIT_MIN: Bytes = Bytes::kib(512);
+
 /// The limit, divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
+    /// Pages that the limit never exceeds.
+    pub cache: u64,
     /// Pages that the program, its victim list and the agent may have together.
     pub limit: u64,
     /// Kept unused below the limit, for memory that grows unseen.
@@ -31,11 +36,24 @@ pub struct Budget {
 
 impl Budget {
     pub fn new(cache: Bytes) -> Self {
-        let limit = cache.whole_pages();
+        let cache = cache.whole_pages();
+        Self::divide(cache, cache)
+    }
+
+    /// The same cache with another limit. Frames are provided for the whole cache.
+    #[must_use]
+    pub fn with_limit(&self, limit: Bytes) -> Self {
+        let limit = limit.max(LIMIT_MIN).whole_pages();
+        Self::divide(self.cache, limit.min(self.cache))
+    }
+
+    fn divide(cache: u64, limit: u64) -> Self {
+        // A limit below CACHE_MIN is a share: in the smallest one, too, most must be left.
         Self {
+            cache,
             limit,
-            headroom: (limit / 32).clamp(128, 4096),
-            reserve: (limit / 64).clamp(32, 1024),
+            headroom: (limit / 32).clamp((limit / 4).min(128), 4096),
+            reserve: (limit / 64).clamp((limit / 16).min(32), 1024),
         }
     }
 
@@ -46,7 +64,7 @@ impl Budget {
 
     /// Frames to provide: room for the reserve, the victims, and what is in flight.
     pub fn frames(&self) -> u32 {
-        let frames = (self.limit / 4).clamp(1024, 32_768);
+        let frames = (self.cache / 4).clamp(1024, 32_768);
         u32::try_from(frames).unwrap_or(32_768)
     }
 
@@ -74,6 +92,25 @@ mod tests {
         assert_eq!(budget.measure_after(0), MEASURE_INTERVAL_MAX);
         assert!(budget.measure_after(budget.target()) < Duration::from_millis(3));
         assert_eq!(budget.measure_after(budget.limit * 2), MEASURE_INTERVAL_MIN);
+    }
+
+    #[test]
+    fn a_share_divides_as_a_cache_of_its_size_and_keeps_the_frames() {
+        let whole = Budget::new(Bytes::gib(1));
+        let share = whole.with_limit(Bytes::mib(64));
+        let own = Budget::new(Bytes::mib(64));
+        let parts = |budget: &Budget| (budget.limit, budget.headroom, budget.reserve);
+        assert_eq!(parts(&share), parts(&own));
+        assert_eq!(share.frames(), whole.frames());
+        assert_eq!(whole.with_limit(Bytes::gib(7)), whole);
+        assert_eq!(share.with_limit(Bytes::gib(1)), whole);
+    }
+
+    #[test]
+    fn the_smallest_share_leaves_most_to_the_program() {
+        let budget = Budget::new(Bytes::gib(1)).with_limit(Bytes(0));
+        assert_eq!(budget.limit, LIMIT_MIN.whole_pages());
+        assert!(budget.headroom + budget.reserve + budget.victims_kept() < budget.limit / 2);
     }
 
     #[test]

@@ -1,40 +1,32 @@
 //! What the pager knows of one page.
 
 use crate::FrameIndex;
+use core::num::NonZeroU32;
 use legato_base::PageChecksum;
 
-/// Copies that a record has room for. One is used until replication comes.
-pub(crate) const COPIES_MAX: usize = 2;
-
-/// A slot at some memory node: an extent of the far store and a slot in it, packed.
+/// A slot at some memory node: an extent of the far store and a slot in it, packed. The number is
+/// kept plus one, so that an optional one takes no more room: there is one for each page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SlotRef(pub(crate) u32);
+pub(crate) struct SlotRef(NonZeroU32);
 
 impl SlotRef {
-    /// Stands for "no copy" in a record.
-    pub(crate) const NONE: Self = Self(u32::MAX);
-}
-
-/// The process's word on a page's far copies: where they are, and what they must be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FarRecord {
-    pub(crate) slots: [SlotRef; COPIES_MAX],
-    pub(crate) version: u64,
-    pub(crate) checksum: PageChecksum,
-}
-
-impl FarRecord {
-    pub(crate) const fn first(slot: SlotRef, version: u64, checksum: PageChecksum) -> Self {
-        Self {
-            slots: [slot, SlotRef::NONE],
-            version,
-            checksum,
+    pub(crate) const fn new(number: u32) -> Option<Self> {
+        match NonZeroU32::new(number.wrapping_add(1)) {
+            Some(number) => Some(Self(number)),
+            None => None,
         }
     }
 
-    pub(crate) const fn slot(&self) -> SlotRef {
-        self.slots[0]
+    pub(crate) const fn number(self) -> u32 {
+        self.0.get() - 1
     }
+}
+
+/// The process's word on a far copy: what it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FarRecord {
+    pub(crate) version: u64,
+    pub(crate) checksum: PageChecksum,
 }
 
 /// Where a page's newest content is.
@@ -54,6 +46,9 @@ pub(crate) enum Location {
     Fetching { frame: FrameIndex, demanded: bool },
     /// Fetched and checked; enters the program with the next batch.
     Arrived { frame: FrameIndex, demanded: bool },
+    /// In the pager's own memory, because the page was on its way when the space was forked: in
+    /// no frame and in no copy yet.
+    Kept,
     /// No copy is left. The next touch gets SIGBUS.
     Lost,
 }
@@ -71,7 +66,8 @@ pub(crate) enum WriteBack {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageEntry {
     pub(crate) location: Location,
-    pub(crate) far: Option<FarRecord>,
+    /// Its far copy; what that must be is the extent's to know.
+    pub(crate) far: Option<SlotRef>,
     /// Came in by prefetch and has not been touched as far as the pager can see.
     pub(crate) prefetched: bool,
     /// The pager has not held its content since it was first touched or adopted: only the kernel
@@ -83,3 +79,6 @@ pub(crate) struct PageEntry {
     /// eviction clock when it left.
     pub(crate) stamp: u32,
 }
+
+// One for each far page, and one more in each forked child: it counts as local memory.
+const _: () = assert!(size_of::<Option<PageEntry>>() == 20);

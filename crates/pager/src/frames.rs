@@ -4,6 +4,11 @@
 //! A frame is empty (a hole: moving a page out fills it), free (it has memory, its content means
 //! nothing: a fetch fills it) or in use. One batched move needs neighbours on both sides, so the
 //! pool hands out runs.
+//!
+//! Memory that was moved out of a program is never written again. A pipe (vmsplice(2)), a socket
+//! (MSG_ZEROCOPY) or another process's read may still refer to it, which the kernel neither
+//! prevents MOVE by nor tells anybody: such a frame becomes stale, and its memory must be dropped.
+//! Whoever refers to it keeps what it had.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -24,6 +29,10 @@ enum FrameState {
     Empty,
     Free,
     Used,
+    /// In use, with memory that was moved out of a program.
+    UsedForeign,
+    /// No longer in use, with memory that was moved out of a program.
+    Stale,
 }
 
 /// Which frames are empty, free and in use.
@@ -32,9 +41,11 @@ pub(crate) struct FramePool {
     states: Vec<FrameState>,
     empty: u32,
     free: u32,
+    stale: u32,
     /// Where the search for a run of empty or free frames starts: after the last one found.
     cursor_empty: usize,
     cursor_free: usize,
+    cursor_stale: usize,
 }
 
 impl FramePool {
@@ -44,8 +55,10 @@ impl FramePool {
             states: vec![FrameState::Empty; frames as usize],
             empty: frames,
             free: 0,
+            stale: 0,
             cursor_empty: 0,
             cursor_free: 0,
+            cursor_stale: 0,
         }
     }
 
@@ -55,6 +68,16 @@ impl FramePool {
 
     pub(crate) const fn empty(&self) -> u32 {
         self.empty
+    }
+
+    /// Frames that hold or await a page.
+    pub(crate) const fn used(&self) -> u32 {
+        self.states.len() as u32 - self.empty - self.free - self.stale
+    }
+
+    /// Frames whose memory must be dropped before anything else.
+    pub(crate) const fn stale(&self) -> u32 {
+        self.stale
     }
 
     /// Frames that have memory.
@@ -78,23 +101,50 @@ impl FramePool {
         Some((FrameIndex(start as u32), found))
     }
 
+    /// Takes up to `count` neighbouring stale frames, whose memory is to be dropped. They count as
+    /// in use until [`Self::emptied`] or [`Self::release`].
+    pub(crate) fn take_stale_run(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
+        if self.stale == 0 {
+            return None;
+        }
+        let (start, found) = self.find(FrameState::Stale, self.cursor_stale, count)?;
+        self.cursor_stale = start + found as usize;
+        self.set(start, found, FrameState::UsedForeign);
+        Some((FrameIndex(start as u32), found))
+    }
+
+    /// A used frame got its memory from a program.
+    pub(crate) fn mark_foreign(&mut self, frame: FrameIndex) {
+        let _was = self.state_in_use(frame);
+        self.set(frame.0 as usize, 1, FrameState::UsedForeign);
+    }
+
     /// A used frame whose content no longer matters.
+    #[track_caller]
     pub(crate) fn release(&mut self, frame: FrameIndex) {
-        self.change(frame, FrameState::Used, FrameState::Free);
+        let to = match self.state_in_use(frame) {
+            FrameState::UsedForeign => FrameState::Stale,
+            _ => FrameState::Free,
+        };
+        self.set(frame.0 as usize, 1, to);
     }
 
     /// A used frame whose memory has moved away.
+    #[track_caller]
     pub(crate) fn emptied(&mut self, frame: FrameIndex) {
-        self.change(frame, FrameState::Used, FrameState::Empty);
+        let _was = self.state_in_use(frame);
+        self.set(frame.0 as usize, 1, FrameState::Empty);
     }
 
-    fn change(&mut self, frame: FrameIndex, from: FrameState, to: FrameState) {
-        assert_eq!(
-            self.states[frame.0 as usize], from,
+    #[track_caller]
+    fn state_in_use(&self, frame: FrameIndex) -> FrameState {
+        let state = self.states[frame.0 as usize];
+        assert!(
+            matches!(state, FrameState::Used | FrameState::UsedForeign),
             "invariant: frame {} is in use",
             frame.0
         );
-        self.set(frame.0 as usize, 1, to);
+        state
     }
 
     fn find(&self, wanted: FrameState, cursor: usize, count: u32) -> Option<(usize, u32)> {
@@ -115,12 +165,14 @@ impl FramePool {
             match *state {
                 FrameState::Empty => self.empty -= 1,
                 FrameState::Free => self.free -= 1,
-                FrameState::Used => {}
+                FrameState::Stale => self.stale -= 1,
+                FrameState::Used | FrameState::UsedForeign => {}
             }
             match to {
                 FrameState::Empty => self.empty += 1,
                 FrameState::Free => self.free += 1,
-                FrameState::Used => {}
+                FrameState::Stale => self.stale += 1,
+                FrameState::Used | FrameState::UsedForeign => {}
             }
             *state = to;
         }
@@ -144,6 +196,27 @@ mod tests {
         assert_eq!(pool.take_empty_run(8), Some((FrameIndex(3), 5)));
         assert_eq!(pool.take_empty_run(8), Some((FrameIndex(1), 1)));
         assert!(pool.take_empty_run(8).is_none());
+    }
+
+    #[test]
+    fn memory_of_a_program_is_dropped_before_its_frame_is_used_again() {
+        let mut pool = FramePool::new(3);
+        pool.take_empty_run(3).unwrap();
+        pool.mark_foreign(FrameIndex(0));
+        pool.mark_foreign(FrameIndex(1));
+        (0..3).for_each(|frame| pool.release(FrameIndex(frame)));
+        assert_eq!((pool.free(), pool.stale(), pool.empty()), (1, 2, 0));
+        assert_eq!(pool.take_free_run(3), Some((FrameIndex(2), 1)));
+        assert_eq!(pool.take_free_run(1), None);
+        assert_eq!(pool.take_stale_run(3), Some((FrameIndex(0), 2)));
+        pool.emptied(FrameIndex(0));
+        // What could not be dropped stays stale.
+        pool.release(FrameIndex(1));
+        assert_eq!((pool.free(), pool.stale(), pool.empty()), (0, 1, 1));
+        // With other memory it is a frame like any other.
+        assert_eq!(pool.take_empty_run(1), Some((FrameIndex(0), 1)));
+        pool.release(FrameIndex(0));
+        assert_eq!(pool.free(), 1);
     }
 
     #[test]

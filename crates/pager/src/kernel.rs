@@ -12,8 +12,62 @@ use legato_verbs::ScatterGatherEntry;
 pub struct SpaceId(pub u32);
 
 impl SpaceId {
-    /// The program's own address space, the only one that pages are evicted from.
+    /// The program's own address space, which is the agent's too.
     pub const OWN: Self = Self(0);
+    /// Ids are below this.
+    pub const END: u32 = 1 << (u64::BITS - PAGE_BITS);
+}
+
+/// A page number has at most this many bits: addresses have 57 (five-level page tables, Intel SDM
+/// volume 3A, section 4.5), and pages 12.
+const PAGE_BITS: u32 = 45;
+
+/// A page of one of the address spaces that a pager serves.
+///
+/// Packed, because there is one for each local page in the queues.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpacePage(u64);
+
+impl SpacePage {
+    /// # Panics
+    /// If the space id is not below [`SpaceId::END`] or the page is no user-space page.
+    pub const fn new(space: SpaceId, page: PageNumber) -> Self {
+        assert!(space.0 < SpaceId::END && page.0 >> PAGE_BITS == 0);
+        Self((space.0 as u64) << PAGE_BITS | page.0)
+    }
+
+    pub const fn space(self) -> SpaceId {
+        SpaceId((self.0 >> PAGE_BITS) as u32)
+    }
+
+    pub const fn page(self) -> PageNumber {
+        PageNumber(self.0 & ((1 << PAGE_BITS) - 1))
+    }
+
+    /// The page `n` further on in the same space. The last page of a space is never mapped.
+    #[must_use]
+    pub const fn plus(self, n: u64) -> Self {
+        Self(self.0 + n)
+    }
+
+    /// True if this page comes right after another.
+    pub const fn follows(self, before: Self) -> bool {
+        self.0 == before.0 + 1
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+impl core::fmt::Debug for SpacePage {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}:{:#x}", self.space().0, self.page().0)
+    }
 }
 
 /// Pages `start .. start + count`.
@@ -28,6 +82,13 @@ impl PageRange {
         Self { start, count }
     }
 
+    /// The pages that have any of the bytes from one address up to another.
+    pub const fn of_bytes(start: u64, end: u64) -> Self {
+        let first = PageNumber::containing(start);
+        let after = PageNumber::containing(end + PAGE_SIZE as u64 - 1);
+        Self::new(first, after.0 - first.0)
+    }
+
     /// The page after the last.
     pub const fn end(self) -> PageNumber {
         PageNumber(self.start.0 + self.count)
@@ -36,6 +97,29 @@ impl PageRange {
     pub const fn contains(self, page: PageNumber) -> bool {
         self.start.0 <= page.0 && page.0 < self.end().0
     }
+
+    /// The pages that are in both.
+    pub fn common(self, other: Self) -> Option<Self> {
+        let start = self.start.max(other.start);
+        let end = self.end().min(other.end());
+        (start < end).then(|| Self::new(start, end.0 - start.0))
+    }
+
+    pub fn overlaps(self, other: Self) -> bool {
+        self.common(other).is_some()
+    }
+
+    /// All of an address space.
+    pub const ALL: Self = Self::new(PageNumber(0), (1 << PAGE_BITS) - 1);
+}
+
+/// A range that a pager takes charge of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    pub space: SpaceId,
+    pub range: PageRange,
+    /// Its pages that are resident, in order.
+    pub resident: Vec<PageNumber>,
 }
 
 /// Why a page did not move out of the program.
@@ -60,12 +144,51 @@ pub enum FillError {
     Present,
     #[error("the mapping is gone")]
     Gone,
+    #[error("the frame has no memory")]
+    Empty,
     #[error("the address space is gone")]
     SpaceGone,
     #[error("the mapping cannot take a moved page; copy it")]
     CopyOnly,
     #[error("the system has no memory left")]
     NoMemory,
+}
+
+/// Neighbouring pages that are to leave their address space for neighbouring frames, and what became of
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    pub page: SpacePage,
+    pub frame: FrameIndex,
+    pub count: u32,
+    /// So many have left, from the first on.
+    pub moved: u32,
+    /// Why not the next. None before the end of the run: it was not tried.
+    pub error: Option<EvictError>,
+}
+
+impl Departure {
+    pub const fn new(page: SpacePage, frame: FrameIndex, count: u32) -> Self {
+        Self {
+            page,
+            frame,
+            count,
+            moved: 0,
+            error: None,
+        }
+    }
+
+    /// Moves one run after the other, until the address space must settle.
+    pub fn one_by_one<K: Kernel>(kernel: &mut K, runs: &mut [Self]) {
+        for run in runs {
+            let (moved, result) = kernel.move_out(run.page, run.frame, run.count);
+            run.moved = moved;
+            run.error = result.err();
+            if run.error == Some(EvictError::Again) {
+                break;
+            }
+        }
+    }
 }
 
 /// The bytes of frames: local memory that pages pass through, registered with the provider.
@@ -94,27 +217,38 @@ pub trait Kernel {
     fn frames(&self) -> &Self::Frames;
     fn frames_mut(&mut self) -> &mut Self::Frames;
 
-    /// Moves `count` pages of the program into empty frames, in order. Returns how many moved,
-    /// and why not the next. A moved page is gone from the program at once: its next touch faults.
+    /// True if pages can leave this address space. In a forked child nobody can move them until
+    /// a task of Legato's runs there.
+    fn can_evict(&self, space: SpaceId) -> bool;
+
+    /// Moves `count` pages of an address space into empty frames, in order. Returns how many
+    /// moved, and why not the next. A moved page is gone from its space at once: its next touch
+    /// faults.
     fn move_out(
         &mut self,
-        page: PageNumber,
+        page: SpacePage,
         frame: FrameIndex,
         count: u32,
     ) -> (u32, Result<(), EvictError>);
 
-    /// True if [`Self::move_in`] takes the frames' memory along. False if it copies: the frames
-    /// keep their memory then.
-    fn moves_memory(&self) -> bool {
-        true
+    /// As [`Self::move_out`], for several runs, where that is cheaper in one go.
+    fn move_out_runs(&mut self, runs: &mut [Departure])
+    where
+        Self: Sized,
+    {
+        Departure::one_by_one(self, runs);
     }
 
-    /// Moves `count` frames into the program and wakes whoever waits there. Returns how many
+    /// True if [`Self::move_in`] takes the frames' memory along. False if it copies: the frames
+    /// keep their memory then.
+    fn moves_memory(&self, space: SpaceId) -> bool;
+
+    /// Moves `count` frames into an address space and wakes whoever waits there. Returns how many
     /// moved, and why not the next.
     fn move_in(
         &mut self,
         frame: FrameIndex,
-        page: PageNumber,
+        page: SpacePage,
         count: u32,
     ) -> (u32, Result<(), FillError>);
 
@@ -123,18 +257,13 @@ pub trait Kernel {
     ///
     /// # Errors
     /// Then nothing was changed.
-    fn copy_in(
-        &mut self,
-        space: SpaceId,
-        frame: FrameIndex,
-        page: PageNumber,
-    ) -> Result<(), FillError>;
+    fn copy_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError>;
 
     /// Maps a page of zeros and wakes whoever waits there.
     ///
     /// # Errors
     /// Then nothing was changed.
-    fn zero_in(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError>;
+    fn zero_in(&mut self, page: SpacePage) -> Result<(), FillError>;
 
     /// Gives memory to `count` empty frames; returns how many got it.
     fn add_frames(&mut self, frame: FrameIndex, count: u32) -> u32;
@@ -144,35 +273,46 @@ pub trait Kernel {
     fn drop_frames(&mut self, frame: FrameIndex, count: u32) -> u32;
 
     /// Lets the threads that wait for a page try again.
-    fn wake(&mut self, space: SpaceId, page: PageNumber);
+    fn wake(&mut self, page: SpacePage);
 
     /// Makes every access to the page fail with SIGBUS (EFAULT in system calls).
     ///
     /// # Errors
     /// [`FillError::Again`], or what makes it unnecessary.
-    fn poison(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError>;
+    fn poison(&mut self, page: SpacePage) -> Result<(), FillError>;
 
-    /// Local pages of the program now, the agent's own and its frames included.
+    /// Local pages of all address spaces now, the agent's own and its frames included; a page
+    /// that several of them share counts once.
     fn resident_pages(&mut self) -> u64;
 
-    /// Takes charge of more of the program's memory, about `pages` resident pages of it: from
-    /// then on every missing page there faults to the pager. Pushes the ranges and, for each, the
-    /// pages that are resident. Pushes nothing when there is nothing left to take charge of.
-    fn register_more(&mut self, pages: u64, into: &mut Vec<(PageRange, Vec<PageNumber>)>);
+    /// Takes charge of more memory, about `pages` resident pages of it, in the spaces that pages
+    /// can leave: from then on every missing page there faults to the pager. Pushes nothing when
+    /// there is nothing left to take charge of.
+    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>);
 
     /// Pages of a range that only map the shared page of zeros, because they were read and never
     /// written. They are no memory yet, but a write makes them memory without a fault.
-    fn zero_mapped(&mut self, range: PageRange) -> Vec<PageNumber> {
-        let _ = range;
+    fn zero_mapped(&mut self, space: SpaceId, range: PageRange) -> Vec<PageNumber> {
+        let _ = (space, range);
         Vec::new()
     }
 
+    /// True while the program changes an address space and waits until that was read: nothing can leave
+    /// or come meanwhile.
+    fn is_changing(&self) -> bool {
+        false
+    }
+
     /// True if a missing page there faults to the pager.
-    fn is_registered(&self, page: PageNumber) -> bool;
+    fn is_registered(&self, page: SpacePage) -> bool;
+
+    /// True if a thread of the space may be about to drop what it has announced.
+    fn may_be_dropping(&mut self, space: SpaceId) -> bool;
 
     /// False once the space's last process is gone.
     fn space_alive(&mut self, space: SpaceId) -> bool;
 
-    /// Forgets an address space.
+    /// Forgets an address space whose last process is gone. Its own the pager outlives when
+    /// forked children do: then the memory is given back.
     fn close_space(&mut self, space: SpaceId);
 }

@@ -6,7 +6,7 @@
 //! invisible. When prefetched pages are evicted without that sign the largest window shrinks, and
 //! grows again only slowly.
 
-use legato_base::PageNumber;
+use crate::SpacePage;
 
 /// Pages of one batch: what one MOVE takes to pay for itself (0.2 us a page from 64 on).
 const WINDOW_MAX: u32 = 64;
@@ -30,7 +30,7 @@ pub(crate) struct Advice {
     /// Pages to bring in behind the faulting one.
     pub(crate) window: u32,
     /// Pages brought earlier that have been used: `count` from `first` on.
-    pub(crate) used: (PageNumber, u32),
+    pub(crate) used: (SpacePage, u32),
 }
 
 /// Streams and what became of their prefetches.
@@ -58,22 +58,26 @@ impl Default for Prefetcher {
 impl Prefetcher {
     /// Pages to bring in behind `page`, which faulted; the stream then expects the fault after
     /// the last of them.
-    pub(crate) fn handle_fault(&mut self, page: PageNumber) -> Advice {
+    pub(crate) fn handle_fault(&mut self, page: SpacePage) -> Advice {
         self.clock += 1;
         let known = self.streams.iter().position(|stream| {
             // A little slack: threads race each other, and allocators skip a page.
-            stream.used_at > 0 && page.0 >= stream.next && page.0 - stream.next <= 2
+            stream.used_at > 0 && page.bits() >= stream.next && page.bits() - stream.next <= 2
         });
         let (place, window, used) = match known {
             Some(place) => {
                 let Stream { next, window, .. } = self.streams[place];
                 let grown = (window * 2).clamp(2, WINDOW_MAX).min(self.window_limit);
-                (place, grown, (PageNumber(next - u64::from(window)), window))
+                (
+                    place,
+                    grown,
+                    (SpacePage::from_bits(next - u64::from(window)), window),
+                )
             }
             None => (self.oldest(), 0, (page, 0)),
         };
         self.streams[place] = Stream {
-            next: page.0 + 1 + u64::from(window),
+            next: page.bits() + 1 + u64::from(window),
             window,
             used_at: self.clock,
         };
@@ -81,14 +85,14 @@ impl Prefetcher {
     }
 
     /// `pages` fewer than asked for were there to bring: the stream's expectation is corrected.
-    pub(crate) fn shorten(&mut self, page: PageNumber, window: u32, brought: u32) {
-        let expected = page.0 + 1 + u64::from(window);
+    pub(crate) fn shorten(&mut self, page: SpacePage, window: u32, brought: u32) {
+        let expected = page.bits() + 1 + u64::from(window);
         if let Some(stream) = self
             .streams
             .iter_mut()
             .find(|stream| stream.next == expected)
         {
-            stream.next = page.0 + 1 + u64::from(brought);
+            stream.next = page.bits() + 1 + u64::from(brought);
             stream.window = brought;
         }
     }
@@ -130,7 +134,7 @@ mod tests {
         let mut page = 1000;
         let mut windows = std::vec::Vec::new();
         for _ in 0..8 {
-            let window = prefetcher.handle_fault(PageNumber(page)).window;
+            let window = prefetcher.handle_fault(SpacePage::from_bits(page)).window;
             windows.push(window);
             page += 1 + u64::from(window);
         }
@@ -140,14 +144,14 @@ mod tests {
     #[test]
     fn a_stream_that_goes_on_has_used_its_pages() {
         let mut prefetcher = Prefetcher::default();
-        prefetcher.handle_fault(PageNumber(10));
-        assert_eq!(prefetcher.handle_fault(PageNumber(11)).window, 2);
+        prefetcher.handle_fault(SpacePage::from_bits(10));
+        assert_eq!(prefetcher.handle_fault(SpacePage::from_bits(11)).window, 2);
         assert_eq!(
-            prefetcher.handle_fault(PageNumber(14)).used,
-            (PageNumber(12), 2)
+            prefetcher.handle_fault(SpacePage::from_bits(14)).used,
+            (SpacePage::from_bits(12), 2)
         );
         // Elsewhere nothing is known to be used.
-        assert_eq!(prefetcher.handle_fault(PageNumber(900)).used.1, 0);
+        assert_eq!(prefetcher.handle_fault(SpacePage::from_bits(900)).used.1, 0);
     }
 
     #[test]
@@ -155,11 +159,17 @@ mod tests {
         let mut prefetcher = Prefetcher::default();
         let (mut left, mut right) = (0, 1 << 20);
         for _ in 0..4 {
-            left += 1 + u64::from(prefetcher.handle_fault(PageNumber(left)).window);
-            right += 1 + u64::from(prefetcher.handle_fault(PageNumber(right)).window);
+            left += 1 + u64::from(prefetcher.handle_fault(SpacePage::from_bits(left)).window);
+            right += 1 + u64::from(prefetcher.handle_fault(SpacePage::from_bits(right)).window);
         }
-        assert_eq!(prefetcher.handle_fault(PageNumber(left)).window, 16);
-        assert_eq!(prefetcher.handle_fault(PageNumber(right)).window, 16);
+        assert_eq!(
+            prefetcher.handle_fault(SpacePage::from_bits(left)).window,
+            16
+        );
+        assert_eq!(
+            prefetcher.handle_fault(SpacePage::from_bits(right)).window,
+            16
+        );
     }
 
     #[test]
@@ -169,7 +179,7 @@ mod tests {
         let total: u32 = (0..10_000)
             .map(|_| {
                 prefetcher
-                    .handle_fault(PageNumber(random.below(1 << 20)))
+                    .handle_fault(SpacePage::from_bits(random.below(1 << 20)))
                     .window
             })
             .sum();
@@ -185,7 +195,7 @@ mod tests {
         }
         let mut page = 0;
         for _ in 0..10 {
-            let window = prefetcher.handle_fault(PageNumber(page)).window;
+            let window = prefetcher.handle_fault(SpacePage::from_bits(page)).window;
             assert!(window <= 4);
             page += 1 + u64::from(window);
         }

@@ -1,19 +1,75 @@
-//! The page table of the pager: sparse, in chunks of 512 pages (2 MiB of address space), so that
-//! ranges can be dropped and moved without walking what is not there.
+//! The page table of the pager: sparse, in chunks of 64 pages (256 KiB of address space), so that
+//! ranges can be dropped and moved without walking what is not there. A chunk holds what it has and
+//! nothing else: a program with forked children has one for each place where any of them has a page.
 
-use crate::PageRange;
-use alloc::boxed::Box;
+use crate::{PageRange, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use legato_base::PageNumber;
 
-const CHUNK_SHIFT: u32 = 9;
-const CHUNK_PAGES: usize = 1 << CHUNK_SHIFT;
+const CHUNK_SHIFT: u32 = 6;
+const CHUNK_PAGES: u64 = u64::BITS as u64;
+const _: () = assert!(1 << CHUNK_SHIFT == CHUNK_PAGES);
 
 #[derive(Debug)]
 struct Chunk<T> {
-    used: u32,
-    entries: Box<[Option<T>]>,
+    /// A bit for each page that has an entry.
+    present: u64,
+    /// In order of page.
+    entries: Vec<T>,
+}
+
+impl<T> Chunk<T> {
+    const fn new() -> Self {
+        Self {
+            present: 0,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Where the entry of a page is, or would be if it had one.
+    const fn place(&self, index: u32) -> usize {
+        (self.present & ((1 << index) - 1)).count_ones() as usize
+    }
+
+    const fn has(&self, index: u32) -> bool {
+        self.present & 1 << index != 0
+    }
+
+    fn entry(&self, index: u32) -> Option<&T> {
+        self.has(index).then(|| &self.entries[self.place(index)])
+    }
+
+    fn entry_mut(&mut self, index: u32) -> Option<&mut T> {
+        let place = self.place(index);
+        self.has(index).then(|| &mut self.entries[place])
+    }
+
+    fn insert(&mut self, index: u32, entry: T) -> Option<T> {
+        if let Some(old) = self.entry_mut(index) {
+            return Some(core::mem::replace(old, entry));
+        }
+        self.entries.insert(self.place(index), entry);
+        self.present |= 1 << index;
+        None
+    }
+
+    fn remove(&mut self, index: u32) -> Option<T> {
+        if !self.has(index) {
+            return None;
+        }
+        let entry = self.entries.remove(self.place(index));
+        self.present &= !(1 << index);
+        if self.entries.len() <= self.entries.capacity() / 4 {
+            self.entries.shrink_to_fit();
+        }
+        Some(entry)
+    }
+
+    /// The pages that have an entry, from 0.
+    fn indices(&self) -> impl Iterator<Item = u32> + use<T> {
+        let present = self.present;
+        (0..u64::BITS).filter(move |index| present & 1 << index != 0)
+    }
 }
 
 /// Page number to entry.
@@ -38,43 +94,39 @@ impl<T> PageTable<T> {
         self.pages
     }
 
-    pub(crate) fn entry(&self, page: PageNumber) -> Option<&T> {
-        self.chunks.get(&chunk_of(page))?.entries[index_of(page)].as_ref()
+    pub(crate) fn entry(&self, page: SpacePage) -> Option<&T> {
+        self.chunks.get(&chunk_of(page))?.entry(index_of(page))
     }
 
-    pub(crate) fn entry_mut(&mut self, page: PageNumber) -> Option<&mut T> {
-        self.chunks.get_mut(&chunk_of(page))?.entries[index_of(page)].as_mut()
+    pub(crate) fn entry_mut(&mut self, page: SpacePage) -> Option<&mut T> {
+        self.chunks
+            .get_mut(&chunk_of(page))?
+            .entry_mut(index_of(page))
     }
 
     /// Returns the entry that was there.
-    pub(crate) fn insert(&mut self, page: PageNumber, entry: T) -> Option<T> {
-        let chunk = self.chunks.entry(chunk_of(page)).or_insert_with(|| Chunk {
-            used: 0,
-            entries: (0..CHUNK_PAGES).map(|_| None).collect(),
-        });
-        let old = chunk.entries[index_of(page)].replace(entry);
-        if old.is_none() {
-            chunk.used += 1;
-            self.pages += 1;
-        }
+    pub(crate) fn insert(&mut self, page: SpacePage, entry: T) -> Option<T> {
+        let chunk = self.chunks.entry(chunk_of(page)).or_insert(Chunk::new());
+        let old = chunk.insert(index_of(page), entry);
+        self.pages += u64::from(old.is_none());
         old
     }
 
-    pub(crate) fn remove(&mut self, page: PageNumber) -> Option<T> {
+    pub(crate) fn remove(&mut self, page: SpacePage) -> Option<T> {
         let chunk = self.chunks.get_mut(&chunk_of(page))?;
-        let old = chunk.entries[index_of(page)].take()?;
-        chunk.used -= 1;
+        let old = chunk.remove(index_of(page))?;
         self.pages -= 1;
-        if chunk.used == 0 {
+        if chunk.present == 0 {
             self.chunks.remove(&chunk_of(page));
         }
         Some(old)
     }
 
     /// Takes every entry of a range out, in order.
-    pub(crate) fn remove_range(&mut self, range: PageRange) -> Vec<(PageNumber, T)> {
+    pub(crate) fn remove_range(&mut self, space: SpaceId, range: PageRange) -> Vec<(SpacePage, T)> {
         let mut removed = Vec::new();
-        for page in self.pages_in(range) {
+        let pages: Vec<SpacePage> = self.range(space, range).map(|(page, _)| page).collect();
+        for page in pages {
             if let Some(entry) = self.remove(page) {
                 removed.push((page, entry));
             }
@@ -82,66 +134,61 @@ impl<T> PageTable<T> {
         removed
     }
 
-    fn pages_in(&self, range: PageRange) -> Vec<PageNumber> {
-        if range.count == 0 {
-            return Vec::new();
-        }
-        let last = chunk_of(PageNumber(range.end().0 - 1));
+    /// The entries of a range, in order.
+    pub(crate) fn range(
+        &self,
+        space: SpaceId,
+        range: PageRange,
+    ) -> impl Iterator<Item = (SpacePage, &T)> {
+        let first = SpacePage::new(space, range.start);
+        let end = first.plus(range.count);
         self.chunks
-            .range(chunk_of(range.start)..=last)
+            .range(chunk_of(first)..=chunk_of(end))
             .flat_map(|(&chunk, entries)| pages_of(chunk, entries))
-            .map(|(page, _)| page)
-            .filter(|&page| range.contains(page))
-            .collect()
+            .filter(move |(page, _)| (first..end).contains(page))
     }
 
     /// All entries, by page.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PageNumber, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SpacePage, &T)> {
         self.chunks
             .iter()
             .flat_map(|(&chunk, entries)| pages_of(chunk, entries))
     }
 
     /// All entries, by page, to change in place.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PageNumber, &mut T)> {
-        self.chunks.iter_mut().flat_map(|(&chunk, entries)| {
-            entries
-                .entries
-                .iter_mut()
-                .enumerate()
-                .filter_map(move |(index, entry)| {
-                    entry.as_mut().map(|entry| (page_at(chunk, index), entry))
-                })
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (SpacePage, &mut T)> {
+        self.chunks.iter_mut().flat_map(|(&number, chunk)| {
+            chunk
+                .indices()
+                .map(move |index| page_at(number, index))
+                .zip(&mut chunk.entries)
         })
     }
 }
 
-fn pages_of<T>(chunk: u64, entries: &Chunk<T>) -> impl Iterator<Item = (PageNumber, &T)> {
-    entries
-        .entries
-        .iter()
-        .enumerate()
-        .filter_map(move |(index, entry)| {
-            entry.as_ref().map(|entry| (page_at(chunk, index), entry))
-        })
+fn pages_of<T>(number: u64, chunk: &Chunk<T>) -> impl Iterator<Item = (SpacePage, &T)> {
+    chunk
+        .indices()
+        .map(move |index| page_at(number, index))
+        .zip(&chunk.entries)
 }
 
-const fn page_at(chunk: u64, index: usize) -> PageNumber {
-    PageNumber((chunk << CHUNK_SHIFT) + index as u64)
+const fn page_at(chunk: u64, index: u32) -> SpacePage {
+    SpacePage::from_bits((chunk << CHUNK_SHIFT) + index as u64)
 }
 
-const fn chunk_of(page: PageNumber) -> u64 {
-    page.0 >> CHUNK_SHIFT
+const fn chunk_of(page: SpacePage) -> u64 {
+    page.bits() >> CHUNK_SHIFT
 }
 
-const fn index_of(page: PageNumber) -> usize {
-    page.0 as usize & (CHUNK_PAGES - 1)
+const fn index_of(page: SpacePage) -> u32 {
+    (page.bits() & (CHUNK_PAGES - 1)) as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use legato_base::Random;
+    use legato_base::{PageNumber, Random};
     use std::collections::BTreeMap;
 
     #[test]
@@ -150,15 +197,18 @@ mod tests {
         let mut table = PageTable::default();
         let mut model = BTreeMap::new();
         for step in 0..20_000u64 {
-            let page = PageNumber(random.below(3000));
+            let space = SpaceId(random.below(2) as u32);
+            let page = SpacePage::new(space, PageNumber(random.below(3000)));
             match random.below(10) {
                 0..5 => assert_eq!(table.insert(page, step), model.insert(page, step)),
                 5..9 => assert_eq!(table.remove(page), model.remove(&page)),
                 _ => {
-                    let range = PageRange::new(page, random.below(700));
-                    let removed = table.remove_range(range);
+                    let range = PageRange::new(page.page(), random.below(700));
+                    let removed = table.remove_range(space, range);
                     let expected: Vec<_> = model
-                        .extract_if(.., |page, _| range.contains(*page))
+                        .extract_if(.., |page, _| {
+                            page.space() == space && range.contains(page.page())
+                        })
                         .collect();
                     assert_eq!(removed, expected);
                 }

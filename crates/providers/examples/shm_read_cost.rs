@@ -5,7 +5,7 @@ use legato_base::{Random, Time};
 use legato_providers::ShmProvider;
 use legato_verbs::{
     AccessFlags, Address, ConnectionEvent, Event, Provider, QueuePair, QueuePairCapabilities,
-    RemoteAddress, SendOperation, SendRequest, WorkRequestId,
+    QueuePairInit, RemoteAddress, SendFlags, SendOperation, SendRequest, WorkRequestId,
 };
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ fn end(
         entries_max: 1,
     };
     let pair = provider
-        .create_queue_pair(domain, queue, capabilities)
+        .create_queue_pair(&QueuePairInit::new(domain, queue, capabilities))
         .unwrap();
     provider.modify_to_init(pair).unwrap();
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
@@ -64,7 +64,7 @@ fn main() {
         wr_id: WorkRequestId(1),
         operation: SendOperation::Send,
         entries: vec![into.entry(0, PAGE as u32)],
-        signaled: true,
+        flags: SendFlags::SIGNALED,
     };
     let mut read = |left: &mut ShmProvider, offset: u64| {
         let at = RemoteAddress {

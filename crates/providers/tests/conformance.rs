@@ -87,6 +87,7 @@ impl World for ShmWorld {
         Facts {
             refused_write_may_be_partial: false,
             cycles: 500,
+            ..Facts::IDEAL
         }
     }
 }

@@ -4,162 +4,19 @@
     reason = "test helpers outside of #[test] functions"
 )]
 
+mod hostile;
 mod peer;
 
+use hostile::{
+    CONSUMED, DELIVERED, ENVELOPE, HELLO, Hostile, KEY_TABLE_BYTES, MAP_REPLY, MAP_REQUEST,
+    PRODUCED, REFUSAL, REJECT, RING, SEGMENT_BYTES, SEND, STATE, Victim, message, segment,
+};
 use legato_base::{Duration, Time};
-use legato_providers::shm::{CONNECT_TIMEOUT, REGIONS_MAX, RING_BYTES};
-use legato_verbs::{
-    Address, AsyncEvent, CompletionStatus, ConnectionEvent, Event, Provider, QueuePairState,
-};
+use legato_providers::shm::CONNECT_TIMEOUT;
+use legato_verbs::{ConnectionEvent, Event, Provider, SendOperation};
 use peer::{Peer, address};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::io::{Errno, IoSlice, pwrite};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketType, connect, recv, sendmsg, socket,
-};
-use std::mem::MaybeUninit;
-
-const HELLO: u16 = 1;
-const REJECT: u16 = 3;
-const MAP_REQUEST: u16 = 4;
-const MAP_REPLY: u16 = 5;
-const SEGMENT_BYTES: u64 = 4096 + RING_BYTES;
-const KEY_TABLE_BYTES: u64 = REGIONS_MAX as u64 * 4;
-/// Offsets of words in a ring segment.
-const PRODUCED: u64 = 0;
-const CONSUMED: u64 = 64;
-const DELIVERED: u64 = 128;
-const REFUSAL: u64 = 136;
-const STATE: u64 = 140;
-
-fn message(kind: u16, first: u32) -> [u8; 88] {
-    let mut bytes = [0; 88];
-    bytes[..4].copy_from_slice(b"LGTS");
-    bytes[4..6].copy_from_slice(&1_u16.to_le_bytes());
-    bytes[6..8].copy_from_slice(&kind.to_le_bytes());
-    bytes[8..12].copy_from_slice(&first.to_le_bytes());
-    bytes
-}
-
-fn segment(length: u64, seals: SealFlags) -> OwnedFd {
-    let segment = memfd_create("hostile", MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&segment, length).unwrap();
-    fcntl_add_seals(&segment, seals).unwrap();
-    segment
-}
-
-/// The hostile side: a socket, and the segment that its victim has mapped.
-struct Hostile {
-    socket: OwnedFd,
-    ring: OwnedFd,
-    keys: OwnedFd,
-}
-
-impl Hostile {
-    fn connect(address: &Address) -> Self {
-        let Address::Shm(name) = address else {
-            panic!("not a shm address");
-        };
-        let name = SocketAddrUnix::new_abstract_name(&name.as_bytes()[1..]).unwrap();
-        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-        connect(&socket, &name).unwrap();
-        Self {
-            socket,
-            ring: segment(SEGMENT_BYTES, SealFlags::SHRINK),
-            keys: segment(KEY_TABLE_BYTES, SealFlags::SHRINK),
-        }
-    }
-
-    fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
-        }
-        let parts = [IoSlice::new(bytes)];
-        sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL).unwrap();
-    }
-
-    fn hello(&self) {
-        let attached = [self.ring.as_fd(), self.keys.as_fd()];
-        self.send(&message(HELLO, 0), &attached);
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) {
-        assert_eq!(pwrite(&self.ring, bytes, offset).unwrap(), bytes.len());
-    }
-
-    /// The kind of the next message, or `None` at the end of file.
-    fn received(&self) -> Option<u16> {
-        let mut bytes = [0; 88];
-        let received = recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT);
-        assert_ne!(received, Err(Errno::AGAIN), "no answer and no end");
-        let (_, length) = received.ok()?;
-        (length == 88).then(|| u16::from_le_bytes([bytes[6], bytes[7]]))
-    }
-}
-
-struct Victim {
-    peer: Peer,
-    address: Address,
-}
-
-impl Victim {
-    fn new(name: &str) -> Self {
-        let mut peer = Peer::new();
-        let address = address(name);
-        peer.provider.listen(&address).unwrap();
-        Self { peer, address }
-    }
-
-    fn progress(&mut self) {
-        for _ in 0..3 {
-            self.peer.provider.progress(Time::from_nanos(1));
-        }
-    }
-
-    /// A connection with a hostile peer that has behaved so far.
-    fn connected(name: &str) -> (Self, Hostile) {
-        let mut victim = Self::new(name);
-        let hostile = Hostile::connect(&victim.address);
-        hostile.hello();
-        let request = victim.peer.event("a request", |event| match event {
-            Event::Connection(ConnectionEvent::Requested { request, .. }) => Some(*request),
-            _ => None,
-        });
-        let queue_pair = victim.peer.queue_pair;
-        victim
-            .peer
-            .provider
-            .accept(request, queue_pair, &[])
-            .unwrap();
-        victim.peer.events.clear();
-        victim.peer.provider.poll_event();
-        assert_eq!(hostile.received(), Some(2), "accepted");
-        (victim, hostile)
-    }
-
-    /// The connection must have ended with `expected`, its receive flushed, and nothing left.
-    fn expect_fatal(mut self, what: &str) {
-        let queue_pair = self.peer.queue_pair;
-        let fatal = Event::Async(AsyncEvent::QueuePairFatal { queue_pair });
-        self.peer
-            .event(what, |event| (*event == fatal).then_some(()));
-        let done = self.peer.completion();
-        assert_eq!(
-            done.result,
-            Err(CompletionStatus::WorkRequestFlushed),
-            "{what}"
-        );
-        let state = self.peer.provider.query_queue_pair(queue_pair);
-        assert_eq!(state, Ok(QueuePairState::Error), "{what}");
-        assert_eq!(self.peer.provider.counters().peers_malformed, 1, "{what}");
-        let left = self.peer.provider.resource_counts().connection_state;
-        assert_eq!(left, 0, "{what}");
-    }
-}
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::SealFlags;
 
 #[test]
 fn strangers_who_talk_garbage_are_dropped() {
@@ -212,6 +69,12 @@ fn another_version_is_rejected_with_an_answer() {
     assert_eq!(hostile.received(), Some(REJECT));
     assert_eq!(hostile.received(), None);
     assert_eq!(victim.peer.provider.poll_event(), None);
+    // The one before this knew no envelopes in its ring.
+    let hostile = Hostile::connect(&victim.address);
+    hello[4] = 1;
+    hostile.send(&hello, &[]);
+    victim.progress();
+    assert_eq!(hostile.received(), Some(REJECT));
 }
 
 #[test]
@@ -230,13 +93,14 @@ fn a_stranger_who_says_nothing_is_dropped_in_time() {
 
 #[test]
 fn words_out_of_range_end_the_connection() {
-    let cases: [(&str, u64, &[u8]); 6] = [
+    let cases: [(&str, u64, &[u8]); 7] = [
         ("produced", PRODUCED, &[3, 0, 0, 0, 0, 0, 0, 0]),
         ("produced too much", PRODUCED, &[0xFF; 8]),
         ("delivered", DELIVERED, &[5, 0, 0, 0, 0, 0, 0, 0]),
         ("refused nothing", REFUSAL, &[9, 0, 0, 0]),
         ("refused with an unknown status", REFUSAL, &[200, 0, 0, 0]),
         ("state", STATE, &[77, 0, 0, 0]),
+        ("a state of the next version", STATE, &[5, 0, 0, 0]),
     ];
     for (what, offset, bytes) in cases {
         let (mut victim, hostile) = Victim::connected("words");
@@ -247,7 +111,7 @@ fn words_out_of_range_end_the_connection() {
     let (mut victim, hostile) = Victim::connected("consumed");
     victim.peer.post_receive(1, 0, 1024);
     hostile.write(CONSUMED, &[0xFF; 8]);
-    let send = legato_verbs::SendOperation::Send;
+    let send = SendOperation::Send;
     victim.peer.post(1, send, 0, 64);
     victim.expect_fatal("consumed");
 }
@@ -257,10 +121,8 @@ fn a_message_with_a_wrong_length_touches_nothing() {
     for (length, number) in [(u32::MAX, 0_u32), (64 * 1024 + 1, 0), (60, 0), (8, 7)] {
         let (mut victim, hostile) = Victim::connected("length");
         victim.peer.post_receive(1, 0, 128 * 1024);
-        hostile.write(4096, &length.to_le_bytes());
-        hostile.write(4100, &number.to_le_bytes());
-        hostile.write(4104, &[0xEE; 64]);
-        hostile.write(PRODUCED, &16_u64.to_le_bytes());
+        hostile.write(RING + ENVELOPE, &[0xEE; 64]);
+        hostile.put(length, number, SEND, 8);
         let untouched = victim.peer.bytes(0, 1024);
         assert_eq!(untouched, vec![0; 1024]);
         victim.expect_fatal("a wrong length");

@@ -11,63 +11,13 @@ use legato_base::Time;
 use legato_providers::ForeignMemory;
 use legato_providers::shm::RECEIVER_NOT_READY_WAIT;
 use legato_verbs::{
-    AccessFlags, Address, AsyncEvent, CompletionKind, CompletionStatus, ConnectionEvent, Event,
-    Provider, QueuePairState, RemoteAddress, ScatterGatherEntry, SendOperation, SendRequest,
+    AccessFlags, Address, AsyncEvent, CompletionKind, CompletionStatus, Event, Provider,
+    QueuePairState, RemoteAddress, ScatterGatherEntry, SendFlags, SendOperation, SendRequest,
     VerbsError, WorkRequestId,
 };
-use peer::{Peer, address, pattern};
+use peer::pair::{NOW, connected, polled, remote, turn};
+use peer::{Peer, pattern};
 use std::os::unix::net::UnixListener;
-
-const NOW: Time = Time::from_nanos(1);
-
-fn turn(left: &mut Peer, right: &mut Peer) {
-    for _ in 0..4 {
-        left.provider.progress(NOW);
-        right.provider.progress(NOW);
-    }
-}
-
-fn polled(peer: &mut Peer) -> Vec<Result<CompletionKind, CompletionStatus>> {
-    let mut completions = Vec::new();
-    peer.provider
-        .poll_completion_queue(peer.queue, 1000, &mut completions)
-        .unwrap();
-    completions.iter().map(|done| done.result).collect()
-}
-
-fn connected(name: &str) -> (Peer, Peer) {
-    let (mut left, mut right) = (Peer::new(), Peer::new());
-    let address = address(name);
-    let listener = right.provider.listen(&address).unwrap();
-    left.provider
-        .connect(left.queue_pair, &address, &[])
-        .unwrap();
-    right.provider.progress(NOW);
-    let Some(Event::Connection(ConnectionEvent::Requested { request, .. })) =
-        right.provider.poll_event()
-    else {
-        panic!("no request");
-    };
-    right
-        .provider
-        .accept(request, right.queue_pair, &[])
-        .unwrap();
-    right.provider.close_listener(listener).unwrap();
-    turn(&mut left, &mut right);
-    for peer in [&mut left, &mut right] {
-        while peer.provider.poll_event().is_some() {}
-        let state = peer.provider.query_queue_pair(peer.queue_pair);
-        assert_eq!(state, Ok(QueuePairState::ReadyToSend));
-    }
-    (left, right)
-}
-
-fn remote(peer: &Peer) -> RemoteAddress {
-    RemoteAddress {
-        key: peer.region.remote_key,
-        address: peer.region.address,
-    }
-}
 
 #[test]
 fn a_mapped_segment_is_read_without_the_target_and_fails_once_revoked() {
@@ -91,7 +41,7 @@ fn a_mapped_segment_is_read_without_the_target_and_fails_once_revoked() {
     assert_eq!(left.provider.resource_counts().connection_state, 0);
     turn(&mut left, &mut right);
     let queue_pair = right.queue_pair;
-    let violated = Event::Async(AsyncEvent::QueuePairAccessError { queue_pair });
+    let violated = Event::Async(AsyncEvent::QueuePairAccessError(queue_pair));
     assert_eq!(right.provider.poll_event(), Some(violated));
 }
 
@@ -118,7 +68,7 @@ fn revoking_one_region_unmaps_it_at_the_peer_and_leaves_the_others() {
 }
 
 #[test]
-fn v_6_a_receive_posted_within_the_wait_is_in_time() {
+fn v_06_a_receive_posted_within_the_wait_is_in_time() {
     let (mut left, mut right) = connected("in-time");
     left.post(1, SendOperation::Send, 0, 64);
     let first = right.provider.progress(NOW);
@@ -205,7 +155,7 @@ fn foreign_memory_is_a_local_entry_and_nothing_else() {
         wr_id: WorkRequestId(1),
         operation: SendOperation::RdmaRead(remote(&right)),
         entries: vec![region.entry(0, 4096)],
-        signaled: true,
+        flags: SendFlags::SIGNALED,
     };
     let queue_pair = left.queue_pair;
     left.provider.post_send(queue_pair, &request).unwrap();

@@ -2,6 +2,7 @@
 //! and the suite names the rule that a broken provider breaks.
 
 mod broken;
+mod delegate;
 
 use broken::{Broken, Defect};
 use legato_base::Duration;
@@ -65,8 +66,8 @@ impl World for SimWorld {
 
     fn facts(&self) -> Facts {
         Facts {
-            refused_write_may_be_partial: false,
             cycles: self.cycles,
+            ..Facts::IDEAL
         }
     }
 }
@@ -146,6 +147,25 @@ fn the_suite_names_the_rule_that_a_defect_breaks() {
         (Defect::ClosesSilently, "connections: closing a listener"),
         (Defect::SendsAByteForNothing, "V-8 zero length"),
         (Defect::SleepsOverWork, "V-18"),
+        (Defect::ForgetsImmediates, "immediate data"),
+        (Defect::ReadsInlineDataLate, "V-3 inline"),
+        (Defect::IgnoresFences, "a fenced request"),
+        (Defect::AddsTwice, "V-11 atomics"),
+        (Defect::SwapsBytes, "V-11 atomics"),
+        (Defect::BindsTooMuch, "a window gives"),
+        (Defect::ReissuesWindows, "no key of a window"),
+        (Defect::TellsNobodyWhenArmed, "V-18 an armed queue"),
+        (Defect::TellsTwiceWhenArmed, "V-18 an armed queue"),
+        (Defect::WakesForAll, "V-18 solicited"),
+        (Defect::HidesLimits, "V-15"),
+        (Defect::RepeatsLimits, "V-15"),
+        (Defect::HidesLastWorkRequests, "V-32"),
+        (Defect::LosesSharedReceives, "V-40 queue pairs share"),
+        (Defect::HidesOverruns, "V-16"),
+        (Defect::HidesTimeWait, "a queue pair that was reset"),
+        (Defect::TakesForeignAttributes, "V-1 every change"),
+        (Defect::ForgetsAttributes, "V-1 attributes"),
+        (Defect::DrainsNothing, "a drained send queue"),
     ] {
         let report = run(1, SimNetworkConfig::default(), defect);
         assert!(report.names(rule), "{defect:?} must break {rule}: {report}");

@@ -4,299 +4,20 @@
     reason = "a step that fails is the test's failure"
 )]
 
+mod delegate;
 mod faulty;
+mod rig;
 
-use faulty::Faulty;
-use legato_base::wire::message::{Hello, MessageHeader, MessageKind};
-use legato_base::{Duration, Random, Time};
+use legato_base::wire::message::{MessageHeader, MessageKind, TimeLeft};
+use legato_base::{Duration, Random};
 use legato_fabric::{
-    Buffer, CallId, Cause, ConnectError, ConnectionId, Effect, Fabric, FabricConfig, FabricEvent,
-    OperationId, Proof, Refused, ReplyError, RequestId, ResetCause,
+    CallId, Cause, ConnectError, Effect, FabricEvent, OperationId, Proof, Refused, ReplyError,
+    RequestId, ResetCause,
 };
-use legato_sim::provider::{SimNetwork, SimNetworkConfig};
-use legato_verbs::{
-    AccessFlags, Address, Completion, ConnectionEvent, Event, MemoryRegion, Provider, QueuePair,
-    QueuePairCapabilities, ReceiveRequest, RemoteAddress, ResourceCounts, ScatterGatherEntry,
-    SendOperation, SendRequest, VerbsError, WorkRequestId,
-};
+use legato_sim::fault::{Link, Rule};
+use legato_verbs::{Address, ConnectionEvent, Event, Provider, RemoteAddress, VerbsError};
+use rig::{CREDITS, EPOCH, MILLISECOND, PIECE, RawPeer, SECOND, Side, World, answer};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A numbered piece of a region.
-#[derive(Debug, PartialEq, Eq)]
-struct Piece {
-    number: u32,
-    entry: ScatterGatherEntry,
-}
-
-impl Buffer for Piece {
-    fn entries(&self) -> Vec<ScatterGatherEntry> {
-        vec![self.entry]
-    }
-}
-
-/// What an outcome says, without the blame.
-type Decided = Result<(), (Cause, Effect)>;
-
-struct Side {
-    nic: Faulty,
-    fabric: Fabric<Piece>,
-    region: MemoryRegion,
-    events: Vec<FabricEvent<Piece>>,
-}
-
-struct World {
-    network: SimNetwork,
-    left: Side,
-    right: Side,
-}
-
-const CREDITS: u32 = 4;
-const PIECE: u32 = 64;
-
-fn config() -> FabricConfig {
-    FabricConfig {
-        connections_max: 3,
-        credits: CREDITS,
-        message_length_max: 200,
-        one_sided_max: 8,
-        // So that every test passes the wrap of the generations early.
-        first_generation: u32::MAX - 20,
-        ..FabricConfig::default()
-    }
-}
-
-fn address() -> Address {
-    Address::Sim("port".to_owned())
-}
-
-impl Side {
-    fn new(network: &SimNetwork, name: &str) -> Self {
-        let mut nic = Faulty::new(network.provider(name));
-        let fabric = Fabric::new(&mut nic, config()).unwrap();
-        let access = AccessFlags::from_bits(7);
-        let region = nic.allocate_region(fabric.domain(), 4096, access).unwrap();
-        Self {
-            nic,
-            fabric,
-            region,
-            events: Vec::new(),
-        }
-    }
-
-    fn piece(&self, number: u32) -> Piece {
-        Piece {
-            number,
-            entry: self.region.entry(u64::from(number * PIECE), PIECE),
-        }
-    }
-
-    /// Empties the node and checks that nothing is left in its NIC.
-    fn end(&mut self) {
-        self.nic.deregister_region(&self.region).unwrap();
-        self.fabric.shutdown(&mut self.nic).unwrap();
-        assert_eq!(self.nic.resource_counts(), ResourceCounts::default());
-        while let Some(event) = self.fabric.poll_event() {
-            self.events.push(event);
-        }
-        let counters = *self.fabric.counters();
-        assert_eq!(
-            counters.calls_started,
-            counters.calls_replied + counters.calls_failed + counters.calls_expired
-        );
-        assert_eq!(
-            counters.requests_received,
-            counters.requests_replied + counters.requests_dropped
-        );
-        assert_eq!(
-            counters.operations_started,
-            counters.operations_completed
-                + counters.operations_failed
-                + counters.operations_expired
-        );
-        assert_eq!(counters.operations_started, counters.operations_quiesced);
-        assert_eq!(counters.regions_quarantined, 0);
-    }
-
-    fn take<T>(&mut self, pick: impl Fn(&FabricEvent<Piece>) -> Option<T>) -> Vec<T> {
-        let mut taken = Vec::new();
-        self.events.retain(|event| {
-            let picked = pick(event);
-            let keep = picked.is_none();
-            taken.extend(picked);
-            keep
-        });
-        taken
-    }
-
-    fn requests(&mut self) -> Vec<(RequestId, Vec<u8>)> {
-        self.take(|event| match event {
-            FabricEvent::Request { request, body, .. } => Some((*request, body.clone())),
-            _ => None,
-        })
-    }
-
-    fn replies(&mut self) -> Vec<(CallId, Result<Vec<u8>, Cause>)> {
-        self.take(|event| match event {
-            FabricEvent::Replied { call, outcome } => {
-                Some((*call, outcome.clone().map_err(|error| error.cause)))
-            }
-            _ => None,
-        })
-    }
-
-    fn outcomes(&mut self) -> Vec<(OperationId, Decided)> {
-        self.take(|event| match event {
-            FabricEvent::Outcome { operation, outcome } => {
-                let outcome = outcome.map_err(|error| (error.cause, error.effect));
-                Some((*operation, outcome))
-            }
-            _ => None,
-        })
-    }
-
-    fn quiesced(&mut self) -> Vec<(OperationId, u32, Proof)> {
-        self.take(|event| match event {
-            FabricEvent::Quiesced {
-                operation,
-                buffer,
-                proof,
-            } => Some((*operation, buffer.number, *proof)),
-            _ => None,
-        })
-    }
-
-    fn disconnected(&mut self) -> Vec<ConnectionId> {
-        self.take(|event| match event {
-            FabricEvent::Disconnected { connection } => Some(*connection),
-            _ => None,
-        })
-    }
-}
-
-impl World {
-    fn new(seed: u64) -> Self {
-        let network = SimNetwork::new(seed, SimNetworkConfig::default());
-        let mut world = Self {
-            left: Side::new(&network, "left"),
-            right: Side::new(&network, "right"),
-            network,
-        };
-        let right = &mut world.right;
-        right.fabric.listen(&mut right.nic, &address()).unwrap();
-        world
-    }
-
-    fn in_time(&self, duration: Duration) -> Time {
-        self.network.now() + duration
-    }
-
-    /// One turn of both sides, or one step of time. False if nothing will ever happen.
-    fn step(&mut self) -> bool {
-        let now = self.network.now();
-        let mut next = self.network.next_event_time().unwrap_or(Time::NEVER);
-        let mut progressed = false;
-        for side in [&mut self.left, &mut self.right] {
-            let turn = side.fabric.turn(&mut side.nic, now);
-            while let Some(event) = side.fabric.poll_event() {
-                side.events.push(event);
-            }
-            next = next.min(turn.deadline);
-            progressed |= turn.progressed;
-        }
-        // What the turns have posted comes before what they wait for.
-        next = next.min(self.network.next_event_time().unwrap_or(Time::NEVER));
-        if progressed {
-            return true;
-        }
-        if next != Time::NEVER {
-            self.network.advance_to(next.max(now));
-        }
-        next != Time::NEVER
-    }
-
-    fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
-        for _ in 0..200_000 {
-            if done(self) {
-                return;
-            }
-            assert!(self.step(), "nothing happens any more");
-        }
-        panic!("it never happens");
-    }
-
-    fn run_for(&mut self, duration: Duration) {
-        let end = self.in_time(duration);
-        self.run_until(|world| {
-            let next = world.network.next_event_time();
-            let near = next.is_none_or(|next| next > end);
-            if near && world.network.now() < end {
-                world.network.advance_to(end);
-            }
-            world.network.now() >= end
-        });
-        while self.step() && self.network.now() <= end {}
-    }
-
-    /// A connection from left to right: both ends of it.
-    fn connect(&mut self) -> (ConnectionId, ConnectionId) {
-        let deadline = self.in_time(Duration::from_secs(1));
-        let left = &mut self.left;
-        let here = left
-            .fabric
-            .connect(&mut left.nic, &address(), b"left", deadline)
-            .unwrap();
-        let mut ends = (None, None);
-        self.run_until(|world| {
-            let connected = world.left.take(|event| match event {
-                FabricEvent::Connected { connection, .. } => Some(*connection),
-                _ => None,
-            });
-            ends.0 = ends.0.or(connected.first().copied());
-            let accepted = world.right.take(|event| match event {
-                FabricEvent::Accepted {
-                    connection,
-                    private_data,
-                } if private_data == b"left" => Some(*connection),
-                _ => None,
-            });
-            ends.1 = ends.1.or(accepted.first().copied());
-            ends.0.is_some() && ends.1.is_some()
-        });
-        assert_eq!(ends.0, Some(here));
-        (here, ends.1.unwrap())
-    }
-
-    fn call(&mut self, connection: ConnectionId, body: &[u8], lasts: Duration) -> CallId {
-        let deadline = self.in_time(lasts);
-        let left = &mut self.left;
-        let called = left.fabric.call(&mut left.nic, connection, body, deadline);
-        called.unwrap()
-    }
-
-    fn write(
-        &mut self,
-        connection: ConnectionId,
-        number: u32,
-        lasts: Duration,
-    ) -> Result<OperationId, (Refused, Piece)> {
-        let deadline = self.in_time(lasts);
-        let to = RemoteAddress {
-            key: self.right.region.remote_key,
-            address: self.right.region.address + u64::from(number * PIECE),
-        };
-        let piece = self.left.piece(number);
-        let left = &mut self.left;
-        left.fabric
-            .write(&mut left.nic, connection, to, piece, deadline)
-    }
-}
-
-const SECOND: Duration = Duration::from_secs(1);
-const MILLISECOND: Duration = Duration::from_millis(1);
-
-fn answer(body: &[u8]) -> Vec<u8> {
-    body.iter().rev().map(|byte| byte ^ 0x5A).collect()
-}
 
 /// F-1, F-7, F-8, F-10: both sides call, both answer late and out of order.
 #[test]
@@ -304,7 +25,7 @@ fn every_reply_matches_its_request_and_no_receive_is_ever_missing() {
     let mut would_block = 0;
     for seed in 0..5 {
         let mut random = Random::from_seed(seed);
-        let mut world = World::new(seed);
+        let mut world = World::seeded(seed);
         let (here, there) = world.connect();
         let mut expected: [BTreeMap<CallId, Vec<u8>>; 2] = Default::default();
         let mut open: [Vec<(RequestId, Vec<u8>)>; 2] = Default::default();
@@ -357,7 +78,7 @@ fn every_reply_matches_its_request_and_no_receive_is_ever_missing() {
 /// F-2: the late reply finds its slot, and no other.
 #[test]
 fn a_reply_after_the_deadline_is_dropped_and_the_slot_serves_again() {
-    let mut world = World::new(7);
+    let mut world = World::seeded(7);
     let (here, _) = world.connect();
     for round in 0..500u32 {
         let slow = world.call(here, &round.to_le_bytes(), MILLISECOND);
@@ -398,7 +119,7 @@ fn a_reply_after_the_deadline_is_dropped_and_the_slot_serves_again() {
 /// F-7: the peer's application does not answer, so calls stop, also expired ones.
 #[test]
 fn a_peer_that_does_not_answer_costs_its_credits_and_nothing_else() {
-    let mut world = World::new(8);
+    let mut world = World::seeded(8);
     let (here, _) = world.connect();
     for _ in 0..CREDITS {
         world.call(here, b"?", MILLISECOND);
@@ -418,7 +139,7 @@ fn a_peer_that_does_not_answer_costs_its_credits_and_nothing_else() {
 
 #[test]
 fn one_sided_operations_move_the_right_bytes_in_order() {
-    let mut world = World::new(9);
+    let mut world = World::seeded(9);
     let (here, _) = world.connect();
     for number in 0..8 {
         let bytes = [number as u8 + 1; PIECE as usize];
@@ -470,7 +191,7 @@ fn one_sided_operations_move_the_right_bytes_in_order() {
 /// F-4, F-5: the outcome at the deadline, the buffer when the queue pair has given it back.
 #[test]
 fn an_expired_operation_has_its_outcome_in_time_and_its_buffer_when_it_is_quiet() {
-    let mut world = World::new(10);
+    let mut world = World::seeded(10);
     let (here, _) = world.connect();
     world.network.freeze("right");
     world.left.nic.hold_completions = true;
@@ -509,7 +230,7 @@ fn an_expired_operation_has_its_outcome_in_time_and_its_buffer_when_it_is_quiet(
 /// free.
 #[test]
 fn a_queue_pair_that_does_not_drain_is_destroyed() {
-    let mut world = World::new(11);
+    let mut world = World::seeded(11);
     let (here, _) = world.connect();
     let call = world.call(here, b"?", SECOND + SECOND);
     let operation = world.write(here, 1, Duration::from_millis(10)).unwrap();
@@ -527,7 +248,7 @@ fn a_queue_pair_that_does_not_drain_is_destroyed() {
 /// A success that comes after the outcome changes only who has the buffer.
 #[test]
 fn a_late_success_does_not_change_an_outcome() {
-    let mut world = World::new(12);
+    let mut world = World::seeded(12);
     let (here, _) = world.connect();
     let operation = world.write(here, 1, Duration::from_millis(10)).unwrap();
     world.left.nic.hold_completions = true;
@@ -546,7 +267,7 @@ fn a_late_success_does_not_change_an_outcome() {
 fn every_end_of_a_connection_gives_everything_back_exactly_once() {
     for seed in 0..300 {
         let mut random = Random::from_seed(seed);
-        let mut world = World::new(seed);
+        let mut world = World::seeded(seed);
         world.left.nic.double_completions = random.ratio(1, 4);
         let (here, there) = world.connect();
         let mut operations = BTreeSet::new();
@@ -571,8 +292,14 @@ fn every_end_of_a_connection_gives_everything_back_exactly_once() {
             _ => {
                 world.network.freeze("right");
                 // Nothing but a deadline ends a connection to a frozen peer.
-                let started = world.write(here, 8, MILLISECOND);
-                operations.extend(started.ok());
+                // Acknowledgements that are under way make room for it.
+                let started = loop {
+                    match world.write(here, 8, MILLISECOND) {
+                        Ok(started) => break started,
+                        Err(_) => assert!(world.step()),
+                    }
+                };
+                operations.insert(started);
             }
         }
         world.run_until(|world| world.left.disconnected() == [here]);
@@ -590,10 +317,38 @@ fn every_end_of_a_connection_gives_everything_back_exactly_once() {
     }
 }
 
+/// V-12: the acknowledgement of a WRITE is lost, and then the connection ends.
+#[test]
+fn a_write_that_was_executed_and_not_acknowledged_is_unknown() {
+    let mut world = World::seeded(12);
+    let (here, _) = world.connect();
+    let [from, to] = ["right", "left"].map(|name| world.network.machine_number(name).unwrap());
+    let cut = Rule::one_way_cut(Link { from, to });
+    world.network.faults(|faults| faults.add(cut));
+    let region = world.left.region;
+    let nic = &mut world.left.nic;
+    nic.write_region(&region, u64::from(PIECE), &[7; PIECE as usize])
+        .unwrap();
+    let written = world.write(here, 1, SECOND).unwrap();
+    world.run_for(MILLISECOND);
+    world.left.fabric.close(&mut world.left.nic, here);
+    world.run_until(|world| world.left.disconnected() == [here]);
+    let [(operation, Err((_, effect)))] = world.left.outcomes()[..] else {
+        panic!("one failure");
+    };
+    assert_eq!((operation, effect), (written, Effect::Unknown));
+    let region = world.right.region;
+    let mut there = [0; PIECE as usize];
+    let nic = &world.right.nic;
+    nic.read_region(&region, u64::from(PIECE), &mut there)
+        .unwrap();
+    assert_eq!(there, [7; PIECE as usize]);
+}
+
 /// F-3, F-14: a NIC that says everything twice.
 #[test]
 fn doubled_completions_are_counted_and_change_nothing() {
-    let mut world = World::new(13);
+    let mut world = World::seeded(13);
     world.left.nic.double_completions = true;
     let (here, _) = world.connect();
     let call = world.call(here, b"?", SECOND);
@@ -623,7 +378,7 @@ fn doubled_completions_are_counted_and_change_nothing() {
 /// F-9: a refused post reaches the caller and is counted.
 #[test]
 fn refused_posts_come_back_at_once() {
-    let mut world = World::new(14);
+    let mut world = World::seeded(14);
     let (here, there) = world.connect();
     world.left.nic.refuse_sends = Some(VerbsError::QueueFull("send"));
     let (refused, buffer) = world.write(here, 1, SECOND).unwrap_err();
@@ -651,7 +406,7 @@ fn refused_posts_come_back_at_once() {
         !replies.is_empty()
     });
     assert_eq!(replies, [(call, Ok(b"!".to_vec()))]);
-    // A receive that cannot be posted again would break the peer's credits.
+    // A receive that cannot be posted again for long would break the peer's credits.
     world.right.nic.refuse_receives = Some(VerbsError::QueueFull("receive"));
     world.call(here, b"?", SECOND);
     world.run_until(|world| world.left.disconnected() == [here]);
@@ -665,14 +420,14 @@ fn refused_posts_come_back_at_once() {
 
 #[test]
 fn connections_are_limited_and_failures_to_connect_are_typed() {
-    let mut world = World::new(15);
+    let mut world = World::seeded(15);
     let ends: Vec<_> = (0..3).map(|_| world.connect()).collect();
     let deadline = world.in_time(SECOND);
     let left = &mut world.left;
     let nic = &mut left.nic;
-    let full = left.fabric.connect(nic, &address(), &[], deadline);
+    let full = left.fabric.connect(nic, &world.address, &[], deadline);
     assert_eq!(full, Err(ConnectError::TooManyConnections));
-    let long = left.fabric.connect(nic, &address(), &[0; 41], deadline);
+    let long = left.fabric.connect(nic, &world.address, &[0; 41], deadline);
     assert_eq!(long, Err(ConnectError::PrivateDataTooLong));
     left.fabric.close(nic, ends[0].0);
     world.run_until(|world| world.left.disconnected() == [ends[0].0]);
@@ -705,96 +460,21 @@ fn connections_are_limited_and_failures_to_connect_are_typed() {
     world.right.end();
 }
 
-/// A peer that speaks verbs and not the protocol.
-struct RawPeer {
-    nic: legato_sim::provider::SimProvider,
-    queue: legato_verbs::CompletionQueue,
-    queue_pair: QueuePair,
-    region: MemoryRegion,
-}
-
-impl RawPeer {
-    fn connect(world: &mut World, private_data: &[u8]) -> Self {
-        let mut nic = world.network.provider("raw");
-        let domain = nic.create_protection_domain().unwrap();
-        let queue = nic.create_completion_queue(64).unwrap();
-        let capabilities = QueuePairCapabilities {
-            send_requests_max: 32,
-            receive_requests_max: 32,
-            entries_max: 1,
-        };
-        let queue_pair = nic.create_queue_pair(domain, queue, capabilities).unwrap();
-        let access = AccessFlags::from_bits(7);
-        let region = nic.allocate_region(domain, 16_384, access).unwrap();
-        nic.modify_to_init(queue_pair).unwrap();
-        for number in 0..16 {
-            let receive = ReceiveRequest {
-                wr_id: WorkRequestId(number),
-                entries: vec![region.entry(8192 + number * 512, 512)],
-            };
-            nic.post_receive(queue_pair, &receive).unwrap();
-        }
-        nic.connect(queue_pair, &address(), private_data).unwrap();
-        Self {
-            nic,
-            queue,
-            queue_pair,
-            region,
-        }
-    }
-
-    fn established(world: &mut World) -> (Self, ConnectionId) {
-        let hello = Hello {
-            credits: 4,
-            message_length_max: 100,
-        };
-        let mut peer = Self::connect(world, &hello.to_bytes());
-        let mut accepted = Vec::new();
-        world.run_until(|world| {
-            accepted.extend(world.right.take(|event| match event {
-                FabricEvent::Accepted { connection, .. } => Some(*connection),
-                _ => None,
-            }));
-            !accepted.is_empty()
-        });
-        // The events of this machine's earlier connections are of no interest.
-        while peer.nic.poll_event().is_some() {}
-        (peer, accepted[0])
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.nic.write_region(&self.region, 0, bytes).unwrap();
-        let request = SendRequest {
-            wr_id: WorkRequestId(99),
-            operation: SendOperation::Send,
-            entries: vec![self.region.entry(0, bytes.len() as u32)],
-            signaled: true,
-        };
-        self.nic.post_send(self.queue_pair, &request).unwrap();
-    }
-
-    fn end(mut self) {
-        let mut rest: Vec<Completion> = Vec::new();
-        self.nic
-            .poll_completion_queue(self.queue, 64, &mut rest)
-            .unwrap();
-        self.nic.destroy_queue_pair(self.queue_pair).unwrap();
-    }
-}
-
 /// F-13: only the connection of the peer that sent it is reset.
 #[test]
 fn malformed_messages_reset_one_connection_and_nothing_else() {
-    let mut world = World::new(16);
+    let mut world = World::seeded(16);
     let (here, _) = world.connect();
     let mut random = Random::from_seed(3);
     let mut malformed = 0;
     for _ in 0..200 {
-        let (mut peer, connection) = RawPeer::established(&mut world);
+        let (mut peer, connection) = RawPeer::established(&mut world, 16);
         let header = MessageHeader {
             kind: MessageKind::Request,
             call: 7,
             length: 10,
+            time_left: TimeLeft::UNBOUNDED,
+            epoch: EPOCH,
         };
         let mut bytes = header.to_bytes().to_vec();
         bytes.extend([1; 10]);
@@ -820,17 +500,7 @@ fn malformed_messages_reset_one_connection_and_nothing_else() {
     }
     assert!(malformed > 100);
     assert_eq!(world.right.fabric.counters().messages_malformed, malformed);
-    let call = world.call(here, b"alive?", SECOND);
-    let mut replies = Vec::new();
-    world.run_until(|world| {
-        for (request, _) in world.right.requests() {
-            let right = &mut world.right;
-            right.fabric.reply(&mut right.nic, request, b"yes").unwrap();
-        }
-        replies = world.left.replies();
-        !replies.is_empty()
-    });
-    assert_eq!(replies, [(call, Ok(b"yes".to_vec()))]);
+    world.ask(here, b"alive?");
     world.left.end();
     world.right.end();
 }
@@ -838,8 +508,8 @@ fn malformed_messages_reset_one_connection_and_nothing_else() {
 /// F-3, F-13: replies that nobody waits for are dropped; requests beyond the credits are not.
 #[test]
 fn doubled_replies_are_dropped_and_stolen_credits_reset_the_connection() {
-    let mut world = World::new(17);
-    let (mut peer, connection) = RawPeer::established(&mut world);
+    let mut world = World::seeded(17);
+    let (mut peer, connection) = RawPeer::established(&mut world, 16);
     let deadline = world.in_time(SECOND);
     let right = &mut world.right;
     let call = right
@@ -856,6 +526,8 @@ fn doubled_replies_are_dropped_and_stolen_credits_reset_the_connection() {
         kind: MessageKind::Reply,
         call: request.call,
         length: 0,
+        time_left: TimeLeft::UNBOUNDED,
+        epoch: EPOCH,
     };
     for _ in 0..3 {
         peer.send(&reply.to_bytes());
@@ -868,6 +540,8 @@ fn doubled_replies_are_dropped_and_stolen_credits_reset_the_connection() {
             kind: MessageKind::Request,
             call: number,
             length: 0,
+            time_left: TimeLeft::UNBOUNDED,
+            epoch: EPOCH,
         };
         peer.send(&request.to_bytes());
         world.run_for(MILLISECOND);
@@ -887,8 +561,8 @@ fn doubled_replies_are_dropped_and_stolen_credits_reset_the_connection() {
 
 #[test]
 fn a_peer_without_the_protocol_is_rejected() {
-    let mut world = World::new(18);
-    let mut peer = RawPeer::connect(&mut world, b"hello");
+    let mut world = World::seeded(18);
+    let mut peer = RawPeer::connect(&world, b"hello", 16);
     let mut event = None;
     world.run_until(|_| {
         event = peer.nic.poll_event();
@@ -899,6 +573,20 @@ fn a_peer_without_the_protocol_is_rejected() {
         Some(Event::Connection(ConnectionEvent::Rejected { .. }))
     ));
     assert_eq!(world.right.fabric.counters().peers_rejected, 1);
+    world.left.end();
+    world.right.end();
+}
+
+/// Both machines stood still for longer than a silent peer is believed to be alive.
+#[test]
+fn v_26_a_side_that_slept_does_not_blame_its_peer() {
+    let mut world = World::seeded(19);
+    let (here, _) = world.connect();
+    let woken = world.in_time(Duration::from_secs(25));
+    world.network.advance_to(woken);
+    world.run_for(SECOND);
+    assert!(world.left.disconnected().is_empty() && world.right.disconnected().is_empty());
+    world.ask(here, b"alive?");
     world.left.end();
     world.right.end();
 }

@@ -250,3 +250,27 @@ fn m10_unused_prefetches_are_counted() {
     assert!(after.pages_prefetched_unused <= after.pages_prefetched);
     end(world, &[range]);
 }
+
+/// Half of the cache can never leave, and the rest is too small for what is in use. There is nothing
+/// more to take charge of then, and to look for it costs the program the time that it needs.
+#[test]
+fn a_cache_that_is_full_of_locked_memory_leaves_time_for_the_program() {
+    let mut world = World::new(config()).unwrap();
+    let locked = world.map(START, CACHE / 2).unwrap();
+    world.perform(0, Operation::Lock(locked)).unwrap();
+    world.write_all(locked, |page| page).unwrap();
+    let range = world.map(START + 16 * CACHE, CACHE / 2).unwrap();
+    world.write_all(range, |page| page).unwrap();
+    let (begun, before) = (world.now(), world.looks());
+    let mut random = Random::from_seed(12);
+    for _ in 0..20 * range.count {
+        let page = range.start.0 + random.below(range.count);
+        assert_eq!(read(&mut world, page), Outcome::Value(page));
+    }
+    let (looks, time) = (world.looks() - before, world.now().since(begun));
+    let faults = world.counters().faults;
+    assert!(faults > range.count, "only {faults} faults");
+    let often = 2 + time.as_nanos() / Duration::from_millis(10).as_nanos();
+    assert!(looks <= often, "{looks} looks in {time:?}, {faults} faults");
+    end(world, &[range, locked]);
+}

@@ -2,7 +2,7 @@
 
 use legato_sim::world::{Defect, FailureKind, WorldConfig, run};
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 500;
 const STEPS: u64 = 3_000;
 
 fn config(seed: u64) -> WorldConfig {
@@ -35,9 +35,10 @@ fn a_seed_is_one_history() {
     assert_ne!(hash(7), hash(8));
 }
 
-/// True if some seed finds wrong data.
+/// True if some seed finds wrong data. Others find other things, some only after a minute of
+/// virtual time in which nothing happens any more: these do not come first.
 fn is_caught(defect: Defect) -> bool {
-    (0..10).any(|seed| {
+    (20..80).any(|seed| {
         let failure = run(WorldConfig {
             defect: Some(defect),
             ..config(seed)

@@ -1,6 +1,6 @@
 //! Completions.
 
-use crate::{QueuePair, WorkRequestId};
+use crate::{QueuePair, RemoteKey, WorkRequestId};
 
 /// What a completion queue hands out, once for each work request that completes.
 ///
@@ -24,6 +24,20 @@ pub enum CompletionKind {
     RdmaWrite,
     /// The peer's bytes are in the local buffers.
     RdmaRead,
+    /// What was there is in the local buffer.
+    CompareAndSwap,
+    /// What was there is in the local buffer.
+    FetchAndAdd,
+    /// The key has ended.
+    LocalInvalidate,
+    /// The window's next key is valid.
+    BindWindow,
+    /// As `Receive`, with the sender's number.
+    ReceiveWithImmediate { length: u32, immediate: u32 },
+    /// As `Receive`; the receiver's key has ended.
+    ReceiveWithInvalidate { length: u32, key: RemoteKey },
+    /// The peer has written `length` bytes, not into this receive's buffers.
+    ReceiveRdmaWithImmediate { length: u32, immediate: u32 },
 }
 
 /// Why a work request failed: `enum ibv_wc_status`, with its numbers.
@@ -38,6 +52,8 @@ pub enum CompletionStatus {
     LocalProtection = 4,
     #[error("flushed: the queue pair was in the error state before the request was executed")]
     WorkRequestFlushed = 5,
+    #[error("bad response: the peer answered what was not asked")]
+    BadResponse = 7,
     #[error("remote invalid request: the peer could not accept the message")]
     RemoteInvalidRequest = 9,
     #[error("remote access error: the remote key does not allow this access")]
@@ -50,9 +66,35 @@ pub enum CompletionStatus {
     ReceiverNotReadyRetryExceeded = 13,
 }
 
+/// What a waiter is to be woken for (`ibv_req_notify_cq(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// The next completion.
+    Next,
+    /// The next of a message whose sender asked for it, or the next failure.
+    Solicited,
+}
+
 impl CompletionStatus {
     /// The number in `enum ibv_wc_status`.
     pub const fn code(self) -> u8 {
         self as u8
+    }
+
+    /// The reverse of [`Self::code`]. None for a number that a reliable connection does not have.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::LocalLength,
+            2 => Self::LocalQueuePairOperation,
+            4 => Self::LocalProtection,
+            5 => Self::WorkRequestFlushed,
+            7 => Self::BadResponse,
+            9 => Self::RemoteInvalidRequest,
+            10 => Self::RemoteAccess,
+            11 => Self::RemoteOperation,
+            12 => Self::RetryExceeded,
+            13 => Self::ReceiverNotReadyRetryExceeded,
+            _ => return None,
+        })
     }
 }

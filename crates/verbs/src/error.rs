@@ -1,11 +1,11 @@
 //! Why a verb was refused. A refused call has changed nothing.
 
-use crate::QueuePairState;
+use crate::{ModifyError, QueuePairState};
 
 /// An immediate refusal, as opposed to a completion with an error status or an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbsError {
-    /// Rule 5 of the design: a full queue gives the request back and never spins.
+    /// A full queue gives the request back and never spins.
     #[error("the {0} queue is full: poll completions and post again")]
     QueueFull(&'static str),
     #[error("the queue pair is in state {0:?}, which does not allow this")]
@@ -24,6 +24,17 @@ pub enum VerbsError {
         asked: u64,
         limit: u64,
     },
+    /// The attributes of a change of a queue pair.
+    #[error(transparent)]
+    Attributes(ModifyError),
+    /// It is over: [`crate::AsyncEvent::CompletionQueueError`] has said so.
+    #[error("the completion queue was overrun, and its completions are lost")]
+    CompletionQueueOverrun,
+    /// [`crate::AsyncEvent::DeviceFatal`] has said so.
+    #[error("the NIC is gone")]
+    DeviceRemoved,
+    #[error("this provider has no {0}")]
+    Unsupported(&'static str),
     #[error("the local key does not cover the buffer or does not allow the access")]
     LocalProtection,
     #[error("the address is in use")]
@@ -35,4 +46,15 @@ pub enum VerbsError {
     /// `errno` of the failed system call, where the provider stands on system calls.
     #[error("the system refused {call} (errno {errno})")]
     System { call: &'static str, errno: i32 },
+}
+
+impl From<ModifyError> for VerbsError {
+    fn from(error: ModifyError) -> Self {
+        match error {
+            ModifyError::Transition { from, .. } | ModifyError::OtherState(from) => {
+                Self::InvalidState(from)
+            }
+            other => Self::Attributes(other),
+        }
+    }
 }

@@ -25,6 +25,10 @@ handle!(
     QueuePair
 );
 handle!(
+    /// Receives that several queue pairs take from (SRQ).
+    SharedReceiveQueue
+);
+handle!(
     /// A listening address.
     Listener
 );

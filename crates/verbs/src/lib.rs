@@ -13,22 +13,36 @@ extern crate alloc;
 extern crate std;
 
 mod address;
+mod attributes;
 mod completion;
 pub mod conformance;
 mod error;
 mod event;
 mod handle;
 mod memory;
+mod number;
 mod provider;
 mod queue_pair;
 mod request;
+mod transitions;
 
-pub use address::{Address, AddressError};
-pub use completion::{Completion, CompletionKind, CompletionStatus};
+pub use address::{Address, AddressError, ROCE_PORT, UnresolvedAddress, VerbsPort};
+pub use attributes::{AddressVector, QueuePairAttributes};
+pub use completion::{Arm, Completion, CompletionKind, CompletionStatus};
 pub use error::VerbsError;
-pub use event::{AsyncEvent, ConnectionEvent, Event, RejectReason, UnreachableReason};
-pub use handle::{CompletionQueue, ConnectionRequest, Listener, ProtectionDomain, QueuePair};
-pub use memory::{AccessFlags, LocalKey, MemoryRegion, RemoteKey, ScatterGatherEntry};
+pub use event::{AsyncEvent, ConnectionEvent, Event, RejectReason, Subject, UnreachableReason};
+pub use handle::{
+    CompletionQueue, ConnectionRequest, Listener, ProtectionDomain, QueuePair, SharedReceiveQueue,
+};
+pub use memory::{
+    AccessFlags, LocalKey, MemoryRegion, RemoteKey, ScatterGatherEntry, WindowBinding,
+};
+pub use number::{PacketSequenceNumber, PathMtu, QueuePairNumber, RnrTimer};
 pub use provider::{DeviceAttributes, PRIVATE_DATA_MAX, Provider, ResourceCounts};
-pub use queue_pair::{QueuePairCapabilities, QueuePairState};
-pub use request::{ReceiveRequest, RemoteAddress, SendOperation, SendRequest, WorkRequestId};
+pub use queue_pair::{
+    QueuePairCapabilities, QueuePairInit, QueuePairState, Receives, SharedReceiveQueueCapabilities,
+};
+pub use request::{
+    ReceiveRequest, RemoteAddress, SendFlags, SendOperation, SendRequest, WorkRequestId,
+};
+pub use transitions::ModifyError;

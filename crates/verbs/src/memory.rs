@@ -12,6 +12,9 @@ impl AccessFlags {
     pub const LOCAL_WRITE: Self = Self(1);
     pub const REMOTE_WRITE: Self = Self(2);
     pub const REMOTE_READ: Self = Self(4);
+    pub const REMOTE_ATOMIC: Self = Self(8);
+    /// Memory windows can be bound to the region (`IBV_ACCESS_MW_BIND`).
+    pub const WINDOW_BIND: Self = Self(16);
 
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -23,7 +26,7 @@ impl AccessFlags {
 
     /// Unknown bits are dropped.
     pub const fn from_bits(bits: u8) -> Self {
-        Self(bits & 7)
+        Self(bits & 31)
     }
 }
 
@@ -63,6 +66,22 @@ impl MemoryRegion {
             length,
         }
     }
+}
+
+/// What a memory window is to give a peer (type 2B: only the queue pair that binds it can use it,
+/// IB spec 10.6.7.2.3). Its end takes one peer's access away and no other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowBinding {
+    /// The window, by its key of now.
+    pub window: RemoteKey,
+    /// The key that the peer is to use: [`crate::Provider::next_window_key`].
+    pub next: RemoteKey,
+    pub region: LocalKey,
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What the peer may do.
+    pub access: AccessFlags,
 }
 
 /// One piece of local memory in a work request.

@@ -1,9 +1,10 @@
 //! The trait that every provider implements.
 
 use crate::{
-    AccessFlags, Address, Completion, CompletionQueue, ConnectionRequest, Event, Listener,
-    MemoryRegion, ProtectionDomain, QueuePair, QueuePairCapabilities, QueuePairState,
-    ReceiveRequest, SendRequest, VerbsError,
+    AccessFlags, Address, AddressVector, Arm, Completion, CompletionQueue, ConnectionRequest,
+    Event, Listener, MemoryRegion, ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairInit,
+    QueuePairNumber, QueuePairState, ReceiveRequest, RemoteKey, SendRequest, SharedReceiveQueue,
+    SharedReceiveQueueCapabilities, VerbsError,
 };
 use alloc::vec::Vec;
 use legato_base::Time;
@@ -22,6 +23,12 @@ pub struct DeviceAttributes {
     pub entries_max: u32,
     /// Longest message or one-sided transfer, in bytes.
     pub message_length_max: u32,
+    /// Bytes of a request with [`crate::SendFlags::INLINE`].
+    pub inline_length_max: u32,
+    /// 0 if there are none.
+    pub shared_receive_queues_max: u32,
+    /// 0 if there are none: then a peer's access ends with its region.
+    pub memory_windows_max: u32,
 }
 
 /// Objects alive in a provider: the leak oracle of the tests.
@@ -29,13 +36,18 @@ pub struct DeviceAttributes {
 pub struct ResourceCounts {
     pub protection_domains: usize,
     pub memory_regions: usize,
+    pub memory_windows: usize,
     pub completion_queues: usize,
+    pub shared_receive_queues: usize,
     pub queue_pairs: usize,
     pub listeners: usize,
     /// Connections half open, peers waiting for accept, remote segments mapped, descriptors held
     /// beyond those of the objects above.
     pub connection_state: usize,
 }
+
+const NO_WINDOWS: VerbsError = VerbsError::Unsupported("memory windows");
+const NO_SHARED_RECEIVES: VerbsError = VerbsError::Unsupported("shared receive queues");
 
 /// A NIC, real or made of software.
 ///
@@ -46,6 +58,11 @@ pub struct ResourceCounts {
 /// * After the error state every posted request completes exactly once as flushed, and the bytes
 ///   of a completed request's buffers are never touched again by the provider.
 /// * A refused call changes nothing and produces no completion.
+/// * A handle, a key and a queue pair number are never given to a new owner while anything of the
+///   old one can still come.
+///
+/// Real devices deviate from the second rule, each in its own way (`legato-sim` has them as
+/// personalities): who uses a provider must not hang when a completion never comes.
 pub trait Provider {
     fn attributes(&self) -> DeviceAttributes;
 
@@ -100,11 +117,57 @@ pub trait Provider {
         from: &[u8],
     ) -> Result<(), VerbsError>;
 
-    /// A queue with room for at least `entries` completions.
+    /// A memory window, not bound: its key allows nothing until
+    /// [`crate::SendOperation::BindWindow`] has completed.
+    ///
+    /// # Errors
+    /// [`VerbsError::LimitExceeded`], [`VerbsError::Unsupported`].
+    fn allocate_window(&mut self, domain: ProtectionDomain) -> Result<RemoteKey, VerbsError> {
+        let _ = domain;
+        Err(NO_WINDOWS)
+    }
+
+    /// The key that a window can be bound under next. It differs from all that the window had.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownHandle`]; [`VerbsError::LimitExceeded`] when the window has had all
+    /// its keys: then it is deallocated.
+    fn next_window_key(&self, window: RemoteKey) -> Result<RemoteKey, VerbsError> {
+        let _ = window;
+        Err(NO_WINDOWS)
+    }
+
+    /// Ends a window, bound or not, by its key of now. The peer's later accesses fail.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownHandle`].
+    fn deallocate_window(&mut self, window: RemoteKey) -> Result<(), VerbsError> {
+        let _ = window;
+        Err(NO_WINDOWS)
+    }
+
+    /// A queue with room for at least `entries` completions. Its ledger reserves an entry for each
+    /// request that its queue pairs can have, so that it cannot be overrun.
     ///
     /// # Errors
     /// [`VerbsError::LimitExceeded`].
     fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError>;
+
+    /// A queue of exactly `entries` completions without a ledger, as hardware has it: its user
+    /// sees to it that no more are unpolled. One more raises
+    /// [`crate::AsyncEvent::CompletionQueueError`], and the queue and its queue pairs are over.
+    ///
+    /// # Errors
+    /// [`VerbsError::LimitExceeded`], [`VerbsError::Unsupported`].
+    fn create_overcommitted_completion_queue(
+        &mut self,
+        entries: u32,
+    ) -> Result<CompletionQueue, VerbsError> {
+        let _ = entries;
+        Err(VerbsError::Unsupported(
+            "completion queues without a ledger",
+        ))
+    }
 
     /// # Errors
     /// [`VerbsError::Busy`] while a queue pair uses it.
@@ -113,7 +176,7 @@ pub trait Provider {
     /// Moves up to `max` completions to the end of `into` and returns how many.
     ///
     /// # Errors
-    /// [`VerbsError::UnknownHandle`].
+    /// [`VerbsError::UnknownHandle`], [`VerbsError::CompletionQueueOverrun`].
     fn poll_completion_queue(
         &mut self,
         queue: CompletionQueue,
@@ -121,37 +184,145 @@ pub trait Provider {
         into: &mut Vec<Completion>,
     ) -> Result<usize, VerbsError>;
 
-    /// A queue pair in the Reset state. Both queues complete into `queue`, whose ledger reserves
-    /// an entry for each request that the capabilities allow.
+    /// Asks for one [`Event::CompletionQueueReady`] when the next completion comes. Returns whether
+    /// completions wait already, for which there is none: poll them before you sleep.
+    ///
+    /// Who waits for any completion goes on to do so when solicited ones are asked for.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownHandle`], [`VerbsError::CompletionQueueOverrun`].
+    fn arm_completion_queue(
+        &mut self,
+        queue: CompletionQueue,
+        arm: Arm,
+    ) -> Result<bool, VerbsError>;
+
+    /// Receives for several queue pairs, which take them in the order in which they were posted.
+    ///
+    /// # Errors
+    /// [`VerbsError::LimitExceeded`], [`VerbsError::Unsupported`].
+    fn create_shared_receive_queue(
+        &mut self,
+        domain: ProtectionDomain,
+        capabilities: SharedReceiveQueueCapabilities,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        let _ = (domain, capabilities);
+        Err(NO_SHARED_RECEIVES)
+    }
+
+    /// Ends a queue. Receives in it do not complete, and their buffers are the caller's again.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while a queue pair uses it.
+    fn destroy_shared_receive_queue(
+        &mut self,
+        queue: SharedReceiveQueue,
+    ) -> Result<(), VerbsError> {
+        let _ = queue;
+        Err(NO_SHARED_RECEIVES)
+    }
+
+    /// # Errors
+    /// As for [`Self::post_receive`].
+    fn post_shared_receive(
+        &mut self,
+        queue: SharedReceiveQueue,
+        request: &ReceiveRequest,
+    ) -> Result<(), VerbsError> {
+        let _ = (queue, request);
+        Err(NO_SHARED_RECEIVES)
+    }
+
+    /// [`crate::AsyncEvent::SharedReceiveQueueLimit`] is raised once when a message leaves fewer
+    /// than `limit` receives posted. 0 disarms. What is posted now is not looked at.
+    ///
+    /// # Errors
+    /// [`VerbsError::LimitExceeded`] if it is more than the queue has room for.
+    fn arm_shared_receive_queue(
+        &mut self,
+        queue: SharedReceiveQueue,
+        limit: u32,
+    ) -> Result<(), VerbsError> {
+        let _ = (queue, limit);
+        Err(NO_SHARED_RECEIVES)
+    }
+
+    /// The armed limit, 0 if there is none.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownHandle`].
+    fn query_shared_receive_queue(&self, queue: SharedReceiveQueue) -> Result<u32, VerbsError> {
+        let _ = queue;
+        Err(NO_SHARED_RECEIVES)
+    }
+
+    /// A queue pair in the Reset state. The ledgers of its completion queues reserve an entry for
+    /// each request that the capabilities allow.
     ///
     /// # Errors
     /// [`VerbsError::CompletionQueueTooSmall`], [`VerbsError::LimitExceeded`].
-    fn create_queue_pair(
-        &mut self,
-        domain: ProtectionDomain,
-        queue: CompletionQueue,
-        capabilities: QueuePairCapabilities,
-    ) -> Result<QueuePair, VerbsError>;
+    fn create_queue_pair(&mut self, init: &QueuePairInit) -> Result<QueuePair, VerbsError>;
 
     /// # Errors
     /// [`VerbsError::UnknownHandle`].
     fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError>;
 
-    /// Reset to Init, so that receives can be posted before the connection exists.
+    /// The attributes that the queue pair was given since the Reset state, by
+    /// [`Self::modify_queue_pair`] or by its connection.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidState`] from any state but Reset.
-    fn modify_to_init(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError>;
+    /// [`VerbsError::UnknownHandle`].
+    fn query_attributes(&self, queue_pair: QueuePair) -> Result<QueuePairAttributes, VerbsError>;
+
+    /// The number by which a peer that knows [`Self::port_address`] connects its own queue pair to
+    /// this one without connection management.
+    ///
+    /// # Errors
+    /// [`VerbsError::UnknownHandle`].
+    fn queue_pair_number(&self, queue_pair: QueuePair) -> Result<QueuePairNumber, VerbsError>;
+
+    /// Where a peer's queue pair finds this provider's.
+    fn port_address(&self) -> AddressVector;
+
+    /// Goes to a state and takes over attributes, as [`QueuePairAttributes::check`] allows
+    /// (`ibv_modify_qp(3)`). A provider without packets takes all and looks at the timeouts and
+    /// retry counts only; there, a queue pair that connection management has not connected
+    /// reaches nobody.
+    ///
+    /// Into Reset all is forgotten without a completion; posted buffers are the caller's again when
+    /// the call returns. A connected queue pair's peer sees a disconnect.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidState`], [`VerbsError::Attributes`].
+    fn modify_queue_pair(
+        &mut self,
+        queue_pair: QueuePair,
+        to: QueuePairState,
+        attributes: &QueuePairAttributes,
+    ) -> Result<(), VerbsError>;
+
+    /// To Init with all access rights, so that receives can be posted before the connection exists.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidState`] from any state but Reset and Init.
+    fn modify_to_init(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        let attributes = QueuePairAttributes::INIT;
+        self.modify_queue_pair(queue_pair, QueuePairState::Init, &attributes)
+    }
 
     /// Any state but Reset to Error. Posted requests complete as flushed; the peer learns of it.
     /// A no-op in the error state.
     ///
     /// # Errors
     /// [`VerbsError::InvalidState`] in Reset.
-    fn modify_to_error(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError>;
+    fn modify_to_error(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        let attributes = QueuePairAttributes::NONE;
+        self.modify_queue_pair(queue_pair, QueuePairState::Error, &attributes)
+    }
 
-    /// Destroys a queue pair in any state. Nothing of it completes or happens afterwards, its
-    /// unpolled completions are removed, and a peer sees a disconnect.
+    /// Destroys a queue pair in any state. Nothing of it completes or happens afterwards, and a peer
+    /// sees a disconnect. Its unpolled completions are removed; some devices leave them in the
+    /// queue, where they have the handle of the destroyed one.
     ///
     /// # Errors
     /// [`VerbsError::UnknownHandle`].
@@ -162,14 +333,15 @@ pub trait Provider {
     /// # Errors
     /// [`VerbsError::InvalidState`], [`VerbsError::QueueFull`], [`VerbsError::LimitExceeded`],
     /// [`VerbsError::LocalProtection`] where the provider checks local keys when posting (it may
-    /// instead complete the request with `CompletionStatus::LocalProtection`).
+    /// instead complete the request with `CompletionStatus::LocalProtection`),
+    /// [`VerbsError::Unsupported`].
     fn post_send(&mut self, queue_pair: QueuePair, request: &SendRequest)
     -> Result<(), VerbsError>;
 
-    /// Posts to the receive queue: allowed in every state but Reset.
+    /// Posts to the queue pair's own receive queue: allowed in every state but Reset.
     ///
     /// # Errors
-    /// As for [`Self::post_send`].
+    /// As for [`Self::post_send`]; [`VerbsError::Unsupported`] with a shared receive queue.
     fn post_receive(
         &mut self,
         queue_pair: QueuePair,
@@ -225,8 +397,7 @@ pub trait Provider {
     /// [`VerbsError::InvalidState`] if it is not connected.
     fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError>;
 
-    /// The oldest event not yet delivered. It is the caller's at once: there is nothing to
-    /// acknowledge, and destroying its subject never waits for it.
+    /// The oldest event not yet delivered.
     fn poll_event(&mut self) -> Option<Event>;
 
     /// Does whatever the provider must do by itself, without blocking. Returns when it wants to

@@ -2,25 +2,34 @@
 //! socket. Both come from one binary; the version is checked all the same, because a program may
 //! outlive an upgrade.
 //!
-//! The agent sends `Hello`; the supervisor answers with a [`Welcome`]; the agent sends `Ready`
+//! The agent sends `Hello`; the supervisor answers with a [`Welcome`], with a descriptor where the agent
+//! is to reach its nodes through the supervisor: its end of a proxy; the agent sends `Ready`
 //! with two descriptors (the userfaultfd, so that it outlives the agent, and the memfd of its
-//! [`super::stats::StatsPage`]) or `Failed`. Afterwards only the agent speaks. Each side takes the
-//! end of the connection for the death of the other.
+//! [`super::stats::StatsPage`]) or `Failed`, which the supervisor answers with
+//! [`SupervisorMessage::Dismissed`]. Whoever cannot even start an agent sends `Failed` at once.
+//! Afterwards the agent reports its `Usage`, and the
+//! supervisor answers with a [`SupervisorMessage::Share`] when the agent's part of the local memory
+//! changes; the agent says with `Holds` that it is down to a smaller one.
+//!
+//! A *hand* is a task in a forked child that does for the agent of another process what can only
+//! be done from inside. It sends `Hand`, and the supervisor passes its end of that connection on to
+//! the agent with [`SupervisorMessage::Hand`].
+//!
+//! Each side takes the end of the connection for the death of the other.
+
+mod supervisor;
 
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+pub use supervisor::{
+    ADDRESS_SIZE, NODES_MAX, ORDER_SIZE, SupervisorMessage, WELCOME_SIZE, Welcome,
+};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Goes up with every change of a layout in this module.
-pub const CONTROL_VERSION: u32 = 1;
-/// Memory nodes that one agent can use.
-pub const NODES_MAX: usize = 16;
-/// Bytes of one address, zero-padded.
-pub const ADDRESS_SIZE: usize = 128;
-const TEXT_SIZE: usize = 216;
+pub const CONTROL_VERSION: u32 = 4;
+const TEXT_SIZE: usize = 208;
 const MAGIC_AGENT: u32 = u32::from_le_bytes(*b"LGag");
-const MAGIC_WELCOME: u32 = u32::from_le_bytes(*b"LGwe");
 
 /// A message from an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +61,27 @@ pub enum AgentMessageBody {
     Forked,
     /// Something that the user should know; the program runs on.
     Notice { text: String },
+    /// What the agent and its program use of the local memory.
+    Usage(Usage),
+    /// Local memory is down to so many bytes and stays there: the share of the last
+    /// [`SupervisorMessage::Share`], or a step on the way to it.
+    Holds { bytes: u64 },
+    /// The first message of a hand: the process whose agent serves the child, and an address in
+    /// the child that the agent needs to know.
+    Hand { program: u32, address: u64 },
+}
+
+/// What an agent uses, and whether it could use more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Local memory of all address spaces that the agent serves, its own memory included.
+    pub resident_bytes: u64,
+    /// With less than this the program cannot go on: more cannot leave. 0 if that is not known.
+    pub needed_bytes: u64,
+    /// Pages leave and come back because the share is used up.
+    pub pressed: bool,
+    /// Address spaces served: one, and one for each forked child.
+    pub spaces: u32,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -63,40 +93,13 @@ struct RawAgentMessage {
     pid: U32,
     node: U32,
     text_length: U32,
-    value: U64,
-    reserved: [u8; 8],
+    values: [U64; 3],
     text: [u8; TEXT_SIZE],
 }
 
 /// Bytes of an agent's message.
 pub const AGENT_MESSAGE_SIZE: usize = size_of::<RawAgentMessage>();
 const _: () = assert!(AGENT_MESSAGE_SIZE == 256);
-
-/// What the supervisor grants.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Welcome {
-    /// The limit of the program's local memory, in bytes.
-    pub cache_bytes: u64,
-    /// Drawn at random, so that two agents never share a client id.
-    pub client: u64,
-    /// Where the memory nodes listen.
-    pub nodes: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RawWelcome {
-    magic: U32,
-    version: U32,
-    cache_bytes: U64,
-    client: U64,
-    node_count: U32,
-    reserved: U32,
-    nodes: [[u8; ADDRESS_SIZE]; NODES_MAX],
-}
-
-/// Bytes of the supervisor's answer.
-pub const WELCOME_SIZE: usize = size_of::<RawWelcome>();
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,23 +113,38 @@ pub enum ControlError {
 impl AgentMessage {
     /// Texts longer than the layout allows are cut at a character boundary.
     pub fn to_bytes(&self) -> [u8; AGENT_MESSAGE_SIZE] {
-        let (kind, node, value, text) = match &self.body {
-            AgentMessageBody::Hello { text } => (1, 0, 0, text.as_str()),
-            AgentMessageBody::Ready => (2, 0, 0, ""),
-            AgentMessageBody::Failed { text } => (3, 0, 0, text.as_str()),
-            AgentMessageBody::NodeLost { node, pages, text } => (4, *node, *pages, text.as_str()),
-            AgentMessageBody::FarMemoryFull { text } => (5, 0, 0, text.as_str()),
-            AgentMessageBody::Fatal { text } => (6, 0, 0, text.as_str()),
-            AgentMessageBody::Done => (7, 0, 0, ""),
-            AgentMessageBody::Forked => (8, 0, 0, ""),
-            AgentMessageBody::Notice { text } => (9, 0, 0, text.as_str()),
+        let none = [0; 3];
+        let (kind, node, values, text) = match &self.body {
+            AgentMessageBody::Hello { text } => (1, 0, none, text.as_str()),
+            AgentMessageBody::Ready => (2, 0, none, ""),
+            AgentMessageBody::Failed { text } => (3, 0, none, text.as_str()),
+            AgentMessageBody::NodeLost { node, pages, text } => {
+                (4, *node, [*pages, 0, 0], text.as_str())
+            }
+            AgentMessageBody::FarMemoryFull { text } => (5, 0, none, text.as_str()),
+            AgentMessageBody::Fatal { text } => (6, 0, none, text.as_str()),
+            AgentMessageBody::Done => (7, 0, none, ""),
+            AgentMessageBody::Forked => (8, 0, none, ""),
+            AgentMessageBody::Notice { text } => (9, 0, none, text.as_str()),
+            AgentMessageBody::Usage(usage) => {
+                let pressed = u64::from(usage.pressed);
+                let values = [usage.resident_bytes, usage.needed_bytes, pressed];
+                (10, usage.spaces, values, "")
+            }
+            AgentMessageBody::Holds { bytes } => (11, 0, [*bytes, 0, 0], ""),
+            AgentMessageBody::Hand { program, address } => (12, *program, [*address, 0, 0], ""),
         };
-        encode(self.pid, (kind, node, value, text))
+        encode(self.pid, (kind, node, values, text))
     }
 
     /// A `Fatal` message, made without the heap. The pid is left out: the connection tells it.
     pub fn fatal_bytes(text: &str) -> [u8; AGENT_MESSAGE_SIZE] {
-        encode(0, (6, 0, 0, text))
+        encode(0, (6, 0, [0; 3], text))
+    }
+
+    /// A `Failed` message, made without the heap.
+    pub fn failed_bytes(pid: u32, text: &str) -> [u8; AGENT_MESSAGE_SIZE] {
+        encode(pid, (3, 0, [0; 3], text))
     }
 
     /// # Errors
@@ -141,19 +159,33 @@ impl AgentMessage {
         let text = core::str::from_utf8(text)
             .map_err(|_| ControlError::Malformed)?
             .to_string();
+        let node = raw.node.get();
+        let [value, second, third] = raw.values.map(|value| value.get());
         let body = match raw.kind.get() {
             1 => AgentMessageBody::Hello { text },
             2 => AgentMessageBody::Ready,
             3 => AgentMessageBody::Failed { text },
-            4 => {
-                let (node, pages) = (raw.node.get(), raw.value.get());
-                AgentMessageBody::NodeLost { node, pages, text }
-            }
+            4 => AgentMessageBody::NodeLost {
+                node,
+                pages: value,
+                text,
+            },
             5 => AgentMessageBody::FarMemoryFull { text },
             6 => AgentMessageBody::Fatal { text },
             7 => AgentMessageBody::Done,
             8 => AgentMessageBody::Forked,
             9 => AgentMessageBody::Notice { text },
+            10 if third <= 1 => AgentMessageBody::Usage(Usage {
+                resident_bytes: value,
+                needed_bytes: second,
+                pressed: third == 1,
+                spaces: node,
+            }),
+            11 => AgentMessageBody::Holds { bytes: value },
+            12 => AgentMessageBody::Hand {
+                program: node,
+                address: value,
+            },
             _ => return Err(ControlError::Malformed),
         };
         Ok(Self {
@@ -163,52 +195,10 @@ impl AgentMessage {
     }
 }
 
-impl Welcome {
-    /// # Panics
-    /// If there are more than [`NODES_MAX`] nodes or an address exceeds [`ADDRESS_SIZE`]: the
-    /// command line has checked both.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        assert!(
-            self.nodes.len() <= NODES_MAX,
-            "more nodes than an agent can use"
-        );
-        let mut raw = RawWelcome {
-            magic: MAGIC_WELCOME.into(),
-            version: CONTROL_VERSION.into(),
-            cache_bytes: self.cache_bytes.into(),
-            client: self.client.into(),
-            node_count: (self.nodes.len() as u32).into(),
-            reserved: 0.into(),
-            nodes: [[0; ADDRESS_SIZE]; NODES_MAX],
-        };
-        for (place, node) in raw.nodes.iter_mut().zip(&self.nodes) {
-            place[..node.len()].copy_from_slice(node.as_bytes());
-        }
-        raw.as_bytes().to_vec()
-    }
-
-    /// # Errors
-    /// When the bytes are no answer of this version.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ControlError> {
-        let raw = RawWelcome::read_from_bytes(bytes).map_err(|_| ControlError::Malformed)?;
-        check(raw.magic.get(), MAGIC_WELCOME, raw.version.get())?;
-        let used = raw
-            .nodes
-            .get(..raw.node_count.get() as usize)
-            .ok_or(ControlError::Malformed)?;
-        let nodes = used
-            .iter()
-            .map(|address| parse_padded(address))
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
-            cache_bytes: raw.cache_bytes.get(),
-            client: raw.client.get(),
-            nodes,
-        })
-    }
-}
-
-fn encode(pid: u32, (kind, node, value, text): (u32, u32, u64, &str)) -> [u8; AGENT_MESSAGE_SIZE] {
+fn encode(
+    pid: u32,
+    (kind, node, values, text): (u32, u32, [u64; 3], &str),
+) -> [u8; AGENT_MESSAGE_SIZE] {
     let text = &text[..text.floor_char_boundary(TEXT_SIZE)];
     let mut raw = RawAgentMessage {
         magic: MAGIC_AGENT.into(),
@@ -217,23 +207,13 @@ fn encode(pid: u32, (kind, node, value, text): (u32, u32, u64, &str)) -> [u8; AG
         pid: pid.into(),
         node: node.into(),
         text_length: (text.len() as u32).into(),
-        value: value.into(),
-        reserved: [0; 8],
+        values: values.map(U64::from),
         text: [0; TEXT_SIZE],
     };
     raw.text[..text.len()].copy_from_slice(text.as_bytes());
     let mut bytes = [0; AGENT_MESSAGE_SIZE];
     bytes.copy_from_slice(raw.as_bytes());
     bytes
-}
-
-fn parse_padded(bytes: &[u8]) -> Result<String, ControlError> {
-    let end = bytes
-        .iter()
-        .position(|&byte| byte == 0)
-        .unwrap_or(bytes.len());
-    let text = core::str::from_utf8(&bytes[..end]).map_err(|_| ControlError::Malformed)?;
-    Ok(text.to_string())
 }
 
 fn check(magic: u32, expected: u32, version: u32) -> Result<(), ControlError> {
@@ -260,6 +240,17 @@ mod tests {
             AgentMessageBody::Ready,
             AgentMessageBody::Done,
             AgentMessageBody::Forked,
+            AgentMessageBody::Usage(Usage {
+                resident_bytes: 1 << 33,
+                needed_bytes: 1 << 34,
+                pressed: true,
+                spaces: 3,
+            }),
+            AgentMessageBody::Holds { bytes: 1 << 35 },
+            AgentMessageBody::Hand {
+                program: 12,
+                address: 0x7fff_0000_1000,
+            },
             AgentMessageBody::NodeLost {
                 node: 2,
                 pages: 77,
@@ -270,12 +261,6 @@ mod tests {
             let message = AgentMessage { pid: 4711, body };
             assert_eq!(AgentMessage::parse(&message.to_bytes()), Ok(message));
         }
-        let welcome = Welcome {
-            cache_bytes: 1 << 30,
-            client: 9,
-            nodes: vec!["shm:@a".into()],
-        };
-        assert_eq!(Welcome::parse(&welcome.to_bytes()), Ok(welcome));
     }
 
     #[test]
@@ -296,6 +281,17 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_made_without_the_heap_is_understood() {
+        let text = "no room".to_string();
+        let bytes = AgentMessage::failed_bytes(7, &text);
+        let body = AgentMessageBody::Failed { text };
+        assert_eq!(
+            AgentMessage::parse(&bytes),
+            Ok(AgentMessage { pid: 7, body })
+        );
+    }
+
+    #[test]
     fn foreign_bytes_are_refused() {
         assert_eq!(AgentMessage::parse(b"short"), Err(ControlError::Malformed));
         let mut bytes = AgentMessage {
@@ -305,8 +301,16 @@ mod tests {
         .to_bytes();
         bytes[4] = 99;
         assert_eq!(AgentMessage::parse(&bytes), Err(ControlError::Version(99)));
-        bytes[4] = 1;
+        bytes[4] = CONTROL_VERSION as u8;
         bytes[20..24].fill(0xff);
+        assert_eq!(AgentMessage::parse(&bytes), Err(ControlError::Malformed));
+        let mut bytes = AgentMessage {
+            pid: 1,
+            body: AgentMessageBody::Usage(Usage::default()),
+        }
+        .to_bytes();
+        // Neither pressed nor not.
+        bytes[40] = 2;
         assert_eq!(AgentMessage::parse(&bytes), Err(ControlError::Malformed));
     }
 }

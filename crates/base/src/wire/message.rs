@@ -1,11 +1,12 @@
 //! Messages between two fabrics: what each says in the private data of connection management, and
 //! the header before the body of every request and reply.
 
+use crate::Duration;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Goes up with every change of a layout in this module.
-pub const MESSAGE_VERSION: u16 = 1;
+pub const MESSAGE_VERSION: u16 = 2;
 /// Bytes of the header of a request or reply.
 pub const MESSAGE_HEADER_SIZE: usize = size_of::<RawHeader>();
 /// Bytes of a [`Hello`] in front of the private data of a connect or accept.
@@ -20,6 +21,34 @@ pub enum MessageKind {
     Request,
     /// Also returns the credit that its request took.
     Reply,
+    /// Asks for a pong, to see that the peer's software still runs.
+    Ping,
+    Pong,
+    /// In place of a reply: the request was not executed, because its deadline had passed.
+    Expired,
+}
+
+/// How long a caller still waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeLeft(u32);
+
+impl TimeLeft {
+    /// For what nobody waits for, and what is waited for without end.
+    pub const UNBOUNDED: Self = Self(0);
+
+    /// Rounded down to whole microseconds, of which there is at least one; more than 71 minutes
+    /// have no end.
+    pub fn of(left: Duration) -> Self {
+        Self(u32::try_from((left.as_nanos() / 1000).max(1)).unwrap_or(0))
+    }
+
+    /// None if there is no end.
+    pub const fn duration(self) -> Option<Duration> {
+        match self.0 {
+            0 => None,
+            left => Some(Duration::from_micros(left as u64)),
+        }
+    }
 }
 
 /// The header of a message.
@@ -30,6 +59,11 @@ pub struct MessageHeader {
     pub call: u64,
     /// Bytes that follow the header.
     pub length: u32,
+    /// Of a request: what is left until its caller gives it up. The replier's own calls on its
+    /// behalf get no more than that.
+    pub time_left: TimeLeft,
+    /// Of the connection; a message of another one is dropped.
+    pub epoch: u64,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -40,9 +74,8 @@ struct RawHeader {
     kind: U16,
     call: U64,
     length: U32,
-    reserved: U32,
-    /// Epoch of the connection, by which late messages of an older one will be told apart when
-    /// connections share a receive queue; 0 until then.
+    /// Microseconds.
+    time_left: U32,
     epoch: U64,
 }
 
@@ -55,6 +88,13 @@ pub struct Hello {
     pub credits: u32,
     /// Longest body that this side can receive, in bytes.
     pub message_length_max: u32,
+    /// Of the side that says it: differs for each life of a process.
+    pub incarnation: u64,
+    /// The connecting side's number for this connection. The accepting side repeats it.
+    pub epoch: u64,
+    /// Of this pair's connections with an epoch below, the side that says it has none any more: nothing
+    /// of them can touch any memory through it.
+    pub oldest_epoch: u64,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -65,9 +105,12 @@ struct RawHello {
     reserved: U16,
     credits: U32,
     message_length_max: U32,
+    incarnation: U64,
+    epoch: U64,
+    oldest_epoch: U64,
 }
 
-const _: () = assert!(HELLO_SIZE == 16);
+const _: () = assert!(HELLO_SIZE == 40);
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,8 +125,13 @@ pub enum MessageError {
     Kind(u16),
     #[error("the message says {said} bytes and has {found}")]
     Length { said: u32, found: u32 },
-    #[error("a reserved field is not zero")]
+    #[error("a field that is not used is not zero")]
     Reserved,
+    #[error("a message with a body whose kind has none")]
+    Body,
+    /// Found by who knows the connection's.
+    #[error("the message is of another epoch of the connection")]
+    Epoch,
 }
 
 impl MessageHeader {
@@ -94,12 +142,15 @@ impl MessageHeader {
             kind: match self.kind {
                 MessageKind::Request => 1,
                 MessageKind::Reply => 2,
+                MessageKind::Ping => 3,
+                MessageKind::Pong => 4,
+                MessageKind::Expired => 5,
             }
             .into(),
             call: self.call.into(),
             length: self.length.into(),
-            reserved: 0.into(),
-            epoch: 0.into(),
+            time_left: self.time_left.0.into(),
+            epoch: self.epoch.into(),
         };
         zerocopy::transmute!(raw)
     }
@@ -119,6 +170,9 @@ impl MessageHeader {
         let kind = match raw.kind.get() {
             1 => MessageKind::Request,
             2 => MessageKind::Reply,
+            3 => MessageKind::Ping,
+            4 => MessageKind::Pong,
+            5 => MessageKind::Expired,
             other => return Err(MessageError::Kind(other)),
         };
         let found = received
@@ -128,13 +182,28 @@ impl MessageHeader {
         if said != found {
             return Err(MessageError::Length { said, found });
         }
-        if raw.reserved.get() != 0 || raw.epoch.get() != 0 {
+        let (call, time_left) = (raw.call.get(), raw.time_left.get());
+        let is_bare = matches!(
+            kind,
+            MessageKind::Ping | MessageKind::Pong | MessageKind::Expired
+        );
+        let unused = match kind {
+            MessageKind::Request => false,
+            MessageKind::Reply | MessageKind::Expired => time_left != 0,
+            MessageKind::Ping | MessageKind::Pong => time_left != 0 || call != 0,
+        };
+        if unused {
             return Err(MessageError::Reserved);
+        }
+        if is_bare && said != 0 {
+            return Err(MessageError::Body);
         }
         Ok(Self {
             kind,
-            call: raw.call.get(),
+            call,
             length: said,
+            time_left: TimeLeft(time_left),
+            epoch: raw.epoch.get(),
         })
     }
 }
@@ -147,6 +216,9 @@ impl Hello {
             reserved: 0.into(),
             credits: self.credits.into(),
             message_length_max: self.message_length_max.into(),
+            incarnation: self.incarnation.into(),
+            epoch: self.epoch.into(),
+            oldest_epoch: self.oldest_epoch.into(),
         };
         zerocopy::transmute!(raw)
     }
@@ -169,6 +241,9 @@ impl Hello {
         let hello = Self {
             credits: raw.credits.get(),
             message_length_max: raw.message_length_max.get(),
+            incarnation: raw.incarnation.get(),
+            epoch: raw.epoch.get(),
+            oldest_epoch: raw.oldest_epoch.get(),
         };
         Ok((hello, rest))
     }
@@ -184,6 +259,8 @@ mod tests {
         kind: MessageKind::Reply,
         call: 0x0123_4567_89AB_CDEF,
         length: 5,
+        time_left: TimeLeft::UNBOUNDED,
+        epoch: 0x0A0B,
     };
 
     #[test]
@@ -192,6 +269,9 @@ mod tests {
         let hello = Hello {
             credits: 7,
             message_length_max: 1 << 20,
+            incarnation: u64::MAX - 1,
+            epoch: 9,
+            oldest_epoch: 8,
         };
         let mut bytes = hello.to_bytes().to_vec();
         bytes.extend_from_slice(b"user");
@@ -199,10 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_version_one_never_change() {
+    fn the_bytes_of_version_two_never_change() {
         let golden: [u8; 32] = [
-            b'L', b'G', b'm', b's', 1, 0, 2, 0, 0xEF, 0xCD, 0xAB, 0x89, 0x67, 0x45, 0x23, 0x01, 5,
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            b'L', b'G', b'm', b's', 2, 0, 2, 0, 0xEF, 0xCD, 0xAB, 0x89, 0x67, 0x45, 0x23, 0x01, 5,
+            0, 0, 0, 0, 0, 0, 0, 0x0B, 0x0A, 0, 0, 0, 0, 0, 0,
         ];
         assert_eq!(HEADER.to_bytes(), golden);
     }
@@ -216,10 +296,13 @@ mod tests {
         };
         assert_eq!(with(0, 0), Err(MessageError::Magic));
         assert_eq!(with(4, 9), Err(MessageError::Version(9)));
-        assert_eq!(with(6, 3), Err(MessageError::Kind(3)));
+        assert_eq!(with(6, 6), Err(MessageError::Kind(6)));
+        // What says that nothing was done says nothing else.
+        assert_eq!(with(6, 5), Err(MessageError::Body));
         assert_eq!(with(16, 6), Err(MessageError::Length { said: 6, found: 5 }));
         assert_eq!(with(20, 1), Err(MessageError::Reserved));
-        assert_eq!(with(31, 1), Err(MessageError::Reserved));
+        // A probe has no name and no body.
+        assert_eq!(with(6, 4), Err(MessageError::Reserved));
         assert_eq!(
             MessageHeader::parse(&HEADER.to_bytes()[..31], 31),
             Err(MessageError::Short)
@@ -228,6 +311,26 @@ mod tests {
             MessageHeader::parse(&HEADER.to_bytes(), 31),
             Err(MessageError::Short)
         );
+    }
+
+    #[test]
+    fn what_is_left_of_a_deadline_is_never_more_than_it_was() {
+        let left = |nanos| TimeLeft::of(Duration::from_nanos(nanos)).duration();
+        assert_eq!(left(1_999), Some(Duration::from_micros(1)));
+        assert_eq!(left(0), Some(Duration::from_micros(1)));
+        assert_eq!(left(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_probe_has_no_body() {
+        let header = MessageHeader {
+            kind: MessageKind::Ping,
+            call: 0,
+            length: 1,
+            ..HEADER
+        };
+        let parsed = MessageHeader::parse(&header.to_bytes(), 33);
+        assert_eq!(parsed, Err(MessageError::Body));
     }
 
     #[test]

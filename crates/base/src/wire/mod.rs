@@ -4,5 +4,7 @@
 pub mod control;
 pub mod message;
 pub mod node;
+pub mod proof;
+pub mod session;
 pub mod slot;
 pub mod stats;

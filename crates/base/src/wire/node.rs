@@ -4,10 +4,16 @@
 //! that wait for copies and epochs, are zero, and anything else in them is refused: so a later
 //! version can give them a meaning.
 
-use crate::{ClientId, ExtentId};
+use crate::{ClientId, Duration, ExtentId};
 use alloc::vec::Vec;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// How long a memory node and an agent believe each other alive in silence. Of processes on one
+/// machine the socket tells at once that one has died; this is for frozen ones. Long, because there is one
+/// copy of each page, so that giving up means losing memory, and a machine under load stops a process
+/// for many seconds.
+pub const LIVENESS: Duration = Duration::from_secs(120);
 
 /// Goes up with every change of a layout in this module.
 pub const NODE_VERSION: u16 = 1;
@@ -35,6 +41,8 @@ pub enum NodeRequest {
         extent: ExtentId,
     },
     Status,
+    /// What went wrong at the node since it started.
+    Health,
 }
 
 /// What a node answers.
@@ -64,6 +72,7 @@ pub enum NodeReply {
     NotYours,
     Status(NodeStatus),
     Refused(NodeRefusal),
+    Health(NodeHealth),
 }
 
 /// A node's counters.
@@ -73,6 +82,21 @@ pub struct NodeStatus {
     pub used_bytes: u64,
     pub clients: u32,
     pub extents: u32,
+}
+
+/// What has gone wrong at a node since it started, or is wrong now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct NodeHealth {
+    /// Connections that ended otherwise than by an agreement.
+    pub connections_reset: u64,
+    /// Peers sent away, or that did not prove themselves.
+    pub peers_refused: u64,
+    /// Requests that waited for their reply longer than they should.
+    pub handlers_overdue: u64,
+    /// Regions that nobody uses any more and that are kept, because a NIC may still.
+    pub regions_quarantined: u32,
+    /// Peers that were silent for long; some were heard again. No more than 2^32 - 1.
+    pub peers_suspected: u32,
 }
 
 /// Why a node did not do what it was asked.
@@ -136,12 +160,24 @@ struct RawReply {
 const _: () = assert!(NODE_REPLY_SIZE == 64);
 
 impl NodeRequest {
+    /// What is asked, for the log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open { .. } => "open",
+            Self::AllocateExtent { .. } => "allocate extent",
+            Self::ReleaseExtent { .. } => "release extent",
+            Self::Status => "status",
+            Self::Health => "health",
+        }
+    }
+
     pub fn to_bytes(self) -> Vec<u8> {
         let (kind, id, slots) = match self {
             Self::Open { client } => (1, client.0, 0),
             Self::AllocateExtent { slots } => (2, 0, slots),
             Self::ReleaseExtent { extent } => (3, extent.0, 0),
             Self::Status => (4, 0, 0),
+            Self::Health => (5, 0, 0),
         };
         let raw = RawRequest {
             magic: MAGIC_REQUEST.into(),
@@ -170,6 +206,7 @@ impl NodeRequest {
                 extent: ExtentId(extent),
             },
             (4, 0, 0) => Self::Status,
+            (5, 0, 0) => Self::Health,
             _ => return Err(NodeWireError::Malformed),
         };
         // Whatever is not this request's own is zero: the same bytes come out again.
@@ -204,6 +241,15 @@ impl NodeReply {
                 [status.clients, status.extents],
             ),
             Self::Refused(refusal) => (7, [0; 3], [refusal.code(), 0]),
+            Self::Health(health) => (
+                8,
+                [
+                    health.connections_reset,
+                    health.peers_refused,
+                    health.handlers_overdue,
+                ],
+                [health.regions_quarantined, health.peers_suspected],
+            ),
         };
         let raw = RawReply {
             magic: MAGIC_REPLY.into(),
@@ -249,6 +295,13 @@ impl NodeReply {
                 extents: high,
             }),
             7 => Self::Refused(NodeRefusal::from_code(low).ok_or(NodeWireError::Malformed)?),
+            8 => Self::Health(NodeHealth {
+                connections_reset: first,
+                peers_refused: second,
+                handlers_overdue: third,
+                regions_quarantined: low,
+                peers_suspected: high,
+            }),
             _ => return Err(NodeWireError::Malformed),
         };
         canonical(bytes, &reply.to_bytes())?;
@@ -308,7 +361,7 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    const REQUESTS: [NodeRequest; 4] = [
+    const REQUESTS: [NodeRequest; 5] = [
         NodeRequest::Open {
             client: ClientId(0x1122_3344_5566_7788),
         },
@@ -317,9 +370,10 @@ mod tests {
             extent: ExtentId(9),
         },
         NodeRequest::Status,
+        NodeRequest::Health,
     ];
 
-    const REPLIES: [NodeReply; 7] = [
+    const REPLIES: [NodeReply; 8] = [
         NodeReply::Opened {
             incarnation: 3,
             capacity_bytes: 1 << 40,
@@ -344,6 +398,13 @@ mod tests {
             extents: 2,
         }),
         NodeReply::Refused(NodeRefusal::OutOfMemory),
+        NodeReply::Health(NodeHealth {
+            connections_reset: 1,
+            peers_refused: 2,
+            handlers_overdue: 3,
+            regions_quarantined: 4,
+            peers_suspected: 5,
+        }),
     ];
 
     #[test]
@@ -395,9 +456,9 @@ mod tests {
         for _ in 0..20_000 {
             let reply = random.ratio(1, 2);
             let mut bytes = if reply {
-                REPLIES[random.below(7) as usize].to_bytes()
+                REPLIES[random.below(8) as usize].to_bytes()
             } else {
-                REQUESTS[random.below(4) as usize].to_bytes()
+                REQUESTS[random.below(5) as usize].to_bytes()
             };
             for _ in 0..random.below(4) {
                 let at = random.below(bytes.len() as u64) as usize;

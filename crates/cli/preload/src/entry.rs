@@ -1,17 +1,19 @@
-//! Before `main`: start the agent and wait until it serves, or end with one clear line.
+//! The ways in: before `main`, or whenever a tracer comes. Start the agent and wait until it
+//! serves. If it does not, a program that has not begun ends with one clear line, and one that
+//! runs already goes on without.
 
 use crate::heap::{AgentHeap, FixedLine};
-use crate::provider::Shm;
-use crate::task;
+use crate::provider::Nodes;
+use crate::{hand, task};
 use core::ffi::{CStr, c_void};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use legato_pager::uffd::agent::{Agent, AgentStart, StartError};
-use legato_pager::uffd::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE};
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use legato_pager::uffd::agent::{Agent, AgentStart, Dismissal, StartError, excuse};
+use legato_pager::uffd::injection::{Entry, EntryRefusal, Parameters};
+use legato_pager::uffd::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE, filter};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
-use rustix::pipe::PipeFlags;
 use rustix::thread::futex;
 
 /// The variable that names the supervisor's socket. `legato run` sets it.
@@ -19,27 +21,32 @@ const CONTROL_VARIABLE: &[u8] = b"LEGATO_CONTROL=";
 /// Names of userfaultfd features to do without, separated by commas. An aid for tests: what is
 /// done on older kernels can be seen on a new one.
 const MASK_VARIABLE: &[u8] = b"LEGATO_MASK_FEATURES=";
-/// The program's end of the lifeline gets a number that programs do not expect to be given.
-const LIFELINE_NUMBERS: [i32; 3] = [1000, 200, 20];
+/// Under Valgrind `LD_PRELOAD` names objects of its own. What runs there is not the program but an
+/// interpreter, which can neither start a task nor tell pages that come and go.
+const PRELOAD_VARIABLE: &[u8] = b"LD_PRELOAD=";
+const VALGRIND: &[u8] = b"/vgpreload_";
 /// Stack of the task in between: the lowest part of the agent's own, which is not in use yet.
 const BETWEEN_STACK_SIZE: u64 = 32 << 10;
 
 const STARTING: u32 = 0;
 const SERVING: u32 = 1;
-const FAILED: u32 = 2;
+const REFUSED: u32 = 2;
+const RUNS_WITHOUT: u32 = 3;
+const SUPERVISOR_GONE: u32 = 4;
+/// Together with an errno: the supervisor knows nothing yet.
+const NOT_CONNECTED: u32 = 1 << 16;
 
 /// The program that the agent of this object serves; 0 before there is one.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 
 /// Shared between the program's first thread, which waits, and the agent.
-struct Start {
+struct Start<'a> {
     state: AtomicU32,
     program: i32,
-    supervisor: &'static [u8],
-    masked_features: &'static [u8],
+    supervisor: &'a [u8],
+    masked_features: &'a [u8],
     reservation: u64,
     object: (u64, u64),
-    lifeline: i32,
 }
 
 /// # Safety
@@ -52,12 +59,93 @@ pub(crate) unsafe fn enter(environment: *const *const u8, heap: &AgentHeap, obje
     };
     // SAFETY: the caller's promise.
     let masked = unsafe { find_variable(environment, MASK_VARIABLE) }.unwrap_or_default();
-    if let Err(error) = start(supervisor, masked, heap, object) {
-        let mut line = FixedLine::default();
-        let errno = error.raw_os_error();
-        let _ = writeln!(line, "legato: the agent cannot be started (errno {errno})");
-        complain(line.as_bytes());
-        task::exit(2);
+    // SAFETY: the caller's promise.
+    let preload = unsafe { find_variable(environment, PRELOAD_VARIABLE) }.unwrap_or_default();
+    if preload.windows(VALGRIND.len()).any(|part| part == VALGRIND) {
+        return go_on_or_end(supervisor, "it cannot run on far memory under Valgrind");
+    }
+    let result = keep_out().and_then(|()| start(supervisor, masked, heap, object));
+    match result {
+        Ok(()) => {}
+        // The supervisor has the reason and prints it.
+        Err(StartFailure::Refused) => task::exit(2),
+        Err(StartFailure::RunsWithout) => {}
+        Err(StartFailure::SupervisorGone) => end_without_supervisor(),
+        Err(StartFailure::System(error)) => {
+            let mut line = FixedLine::default();
+            let errno = error.raw_os_error();
+            let _ = write!(line, "the agent cannot be started (errno {errno})");
+            go_on_or_end(supervisor, line.as_str());
+        }
+        Err(StartFailure::Filter(error)) => {
+            let mut line = FixedLine::default();
+            let errno = error.raw_os_error();
+            let _ = write!(
+                line,
+                "this kernel has guard pages (MADV_GUARD_INSTALL), and the filter of system calls \
+                 that keeps them out of far memory is refused (errno {errno})"
+            );
+            go_on_or_end(supervisor, line.as_str());
+        }
+    }
+}
+
+/// Keeps the program from what far memory cannot do, before there is any.
+fn keep_out() -> Result<(), StartFailure> {
+    filter::install(true).map_err(StartFailure::Filter)
+}
+
+/// There is no agent. What that means for the program the supervisor decides: the program of the
+/// run ends, and a child of it runs on.
+fn go_on_or_end(supervisor: &[u8], text: &str) {
+    match excuse(supervisor, own_pid().unsigned_abs(), text) {
+        Ok(Dismissal::RunsWithout) => {}
+        Ok(Dismissal::Ends) => task::exit(2),
+        Err(Errno::CONNREFUSED) => end_without_supervisor(),
+        // Nobody can say so but this process.
+        Err(_) => {
+            let mut line = FixedLine::default();
+            let _ = writeln!(line, "legato: a program runs without far memory: {text}");
+            complain(line.as_bytes());
+        }
+    }
+}
+
+fn end_without_supervisor() -> ! {
+    complain(b"legato: the legato run that started this program is gone\n");
+    task::exit(2)
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// What a tracer asks for. Whatever fails, nothing of it stays but this object.
+pub(crate) fn enter_injected(parameters: &Parameters, heap: &AgentHeap, object: (u64, u64)) -> i64 {
+    let result = match parameters.entry() {
+        Some(Entry::Agent) => keep_out().and_then(|()| {
+            start(
+                parameters.control(),
+                parameters.masked_features(),
+                heap,
+                object,
+            )
+        }),
+        // The argument is the process whose agent serves this one's memory.
+        Some(Entry::Hand) => u32::try_from(parameters.argument())
+            .map_err(|_| Errno::INVAL)
+            .and_then(|program| hand::enter(parameters.control(), program, object))
+            .map_err(StartFailure::System),
+        None => return EntryRefusal::UnknownEntry as i64,
+    };
+    match result {
+        Ok(()) => 0,
+        Err(StartFailure::Refused | StartFailure::RunsWithout | StartFailure::SupervisorGone) => {
+            EntryRefusal::Agent as i64
+        }
+        Err(StartFailure::System(error) | StartFailure::Filter(error)) => {
+            -i64::from(error.raw_os_error())
+        }
     }
 }
 
@@ -81,29 +169,59 @@ unsafe fn find_variable(environment: *const *const u8, variable: &[u8]) -> Optio
     }
 }
 
+/// Why there is no agent.
+enum StartFailure {
+    System(Errno),
+    /// The kernel does not take the filter of system calls.
+    Filter(Errno),
+    /// The supervisor has been told, and the program must end.
+    Refused,
+    /// The supervisor has been told, and the program may go on.
+    RunsWithout,
+    SupervisorGone,
+}
+
+impl From<Errno> for StartFailure {
+    fn from(error: Errno) -> Self {
+        Self::System(error)
+    }
+}
+
 fn start(
-    supervisor: &'static [u8],
-    masked_features: &'static [u8],
+    supervisor: &[u8],
+    masked_features: &[u8],
     heap: &AgentHeap,
     object: (u64, u64),
-) -> Result<(), Errno> {
+) -> Result<(), StartFailure> {
     let reservation = Layout::reserve()?;
+    let result = start_in(reservation, supervisor, masked_features, heap, object);
+    if result.is_err() {
+        task::wait_for_end();
+        // SAFETY: the task that used it has ended. Fails only for a bad address.
+        let _ = unsafe { rustix::mm::munmap(reservation as *mut c_void, RESERVATION as usize) };
+    }
+    result
+}
+
+fn start_in(
+    reservation: u64,
+    supervisor: &[u8],
+    masked_features: &[u8],
+    heap: &AgentHeap,
+    object: (u64, u64),
+) -> Result<(), StartFailure> {
     let stack = reservation + STACK_OFFSET;
     let access = MprotectFlags::READ | MprotectFlags::WRITE;
     // SAFETY: the stack's part of the reservation, which nothing uses yet.
     unsafe { rustix::mm::mprotect(stack as *mut c_void, STACK_SIZE as usize, access) }?;
     heap.open(reservation + HEAP_OFFSET, RESERVATION - HEAP_OFFSET);
-    let (lifeline, program_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    keep_open(&program_end)?;
-    drop(program_end);
     let mut start = Start {
         state: AtomicU32::new(STARTING),
-        program: rustix::process::getpid().as_raw_nonzero().get(),
+        program: own_pid(),
         supervisor,
         masked_features,
         reservation,
         object,
-        lifeline: lifeline.as_raw_fd(),
     };
     // SAFETY: both stacks lie in the reservation; the one in between ends before the agent gets
     // that deep. `start` lives until the agent has said that it needs it no more.
@@ -115,24 +233,16 @@ fn start(
             (&raw mut start).cast(),
         )
     }?;
-    drop(lifeline);
     match wait_until_started(&start.state) {
         SERVING => Ok(()),
-        // The supervisor has the reason and prints it.
-        _ => task::exit(2),
-    }
-}
-
-/// Leaves a copy of the pipe's end open in the program, out of the way.
-fn keep_open(end: &OwnedFd) -> Result<(), Errno> {
-    let mut last = Err(Errno::MFILE);
-    for number in LIFELINE_NUMBERS {
-        last = rustix::io::fcntl_dupfd_cloexec(end, number).map(IntoRawFd::into_raw_fd);
-        if last.is_ok() {
-            break;
+        RUNS_WITHOUT => Err(StartFailure::RunsWithout),
+        SUPERVISOR_GONE => Err(StartFailure::SupervisorGone),
+        state if state & NOT_CONNECTED != 0 => {
+            let errno = (state & !NOT_CONNECTED).cast_signed();
+            Err(StartFailure::System(Errno::from_raw_os_error(errno)))
         }
+        _ => Err(StartFailure::Refused),
     }
-    last.map(drop)
 }
 
 fn wait_until_started(state: &AtomicU32) -> u32 {
@@ -147,9 +257,9 @@ fn wait_until_started(state: &AtomicU32) -> u32 {
 }
 
 extern "C" fn agent_main(argument: *mut c_void) -> ! {
-    let state = {
+    let (state, outcome) = {
         // SAFETY: `start` passes its Start, which lives until the state changes.
-        let start = unsafe { &*argument.cast::<Start>() };
+        let start = unsafe { &*argument.cast::<Start<'_>>() };
         PROGRAM.store(start.program, Ordering::Relaxed);
         // Out of the program's process group: signals to the group are not for the agent. Fails
         // only for the leader of a group, which a new task is not.
@@ -160,26 +270,29 @@ extern "C" fn agent_main(argument: *mut c_void) -> ! {
                 agent.run();
                 task::exit(0)
             }
-            Err(StartError::SupervisorGone) => {
-                complain(b"legato: the legato run that started this program is gone\n");
-                &start.state
-            }
-            Err(StartError::Refused(_)) => &start.state,
+            Err(error) => (&start.state, outcome(error)),
         }
     };
-    report(state, FAILED);
+    report(state, outcome);
     task::exit(2)
 }
 
-fn start_agent(start: &Start) -> Result<Agent<Shm>, StartError> {
-    // SAFETY: this number is the pipe's end in the agent's copy of the descriptor table.
-    let lifeline = unsafe { OwnedFd::from_raw_fd(start.lifeline) };
+const fn outcome(error: StartError) -> u32 {
+    match error {
+        StartError::SupervisorGone => SUPERVISOR_GONE,
+        StartError::NotConnected(errno) => NOT_CONNECTED | errno.raw_os_error().cast_unsigned(),
+        // Nobody will hear it of a program that is gone.
+        StartError::RunsWithout | StartError::ProgramGone => RUNS_WITHOUT,
+        StartError::Refused => REFUSED,
+    }
+}
+
+fn start_agent(start: &Start<'_>) -> Result<Agent<Nodes>, StartError> {
     let start = AgentStart {
         program: start.program,
         supervisor: start.supervisor,
         reservation: start.reservation,
         object: start.object,
-        lifeline: Some(lifeline),
         masked_features: start.masked_features,
         start_task: task::spawn_thread,
     };
@@ -197,9 +310,9 @@ pub(crate) fn program_of_agent() -> Option<i32> {
     Some(PROGRAM.load(Ordering::Relaxed)).filter(|&pid| pid != 0)
 }
 
-/// Writes to standard error, whatever that is by now. (The agent has closed its copy: there the
-/// line goes nowhere, and [`legato_pager::uffd::agent::last_words`] is the way.)
-pub(crate) fn complain(line: &[u8]) {
+/// Writes to the program's standard error, whatever that is by now. (The agent has closed its copy:
+/// there [`legato_pager::uffd::agent::last_words`] is the way.)
+fn complain(line: &[u8]) {
     // SAFETY: descriptor 2 is borrowed for one call; if it is closed, the call fails.
     let stderr = unsafe { BorrowedFd::borrow_raw(2) };
     let _ = rustix::io::write(stderr, line);

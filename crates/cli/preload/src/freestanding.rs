@@ -4,6 +4,7 @@ use crate::{entry, heap, task};
 use core::fmt::Write;
 use core::panic::PanicInfo;
 use legato_pager::uffd::agent::last_words;
+use legato_pager::uffd::injection::{END_OF_ENTRY, Parameters};
 use rustix::process::{Pid, Signal};
 
 #[global_allocator]
@@ -19,6 +20,29 @@ static INITIALISE: extern "C" fn(i32, *const *const u8, *const *const u8) = init
 extern "C" fn initialise(_: i32, _: *const *const u8, environment: *const *const u8) {
     // SAFETY: the loader passes the environment, terminated by a null pointer.
     unsafe { entry::enter(environment, &HEAP, object()) }
+}
+
+// Where a tracer enters, with the parameters in rdi and a stack of its own: the ELF entry of this
+// object (build.rs of legato-cli names it). It never returns; a system call that only the tracer
+// understands ends it. Hidden, as everything else.
+core::arch::global_asm!(
+    ".globl legato_entry",
+    ".hidden legato_entry",
+    ".type legato_entry, @function",
+    "legato_entry:",
+    "call {enter}",
+    "mov rdi, rax",
+    "mov eax, {end}",
+    "syscall",
+    "ud2",
+    enter = sym enter_injected,
+    end = const END_OF_ENTRY,
+);
+
+extern "C" fn enter_injected(parameters: *const Parameters) -> i64 {
+    // SAFETY: the tracer passes parameters that stay until this has returned.
+    let parameters = unsafe { &*parameters };
+    entry::enter_injected(parameters, &HEAP, object())
 }
 
 /// Where this object lies in memory, zero-initialised data included.

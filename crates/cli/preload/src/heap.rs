@@ -6,17 +6,40 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dlmalloc::{Allocator, Dlmalloc};
-use rustix::mm::MprotectFlags;
+use rustix::mm::{Advice, MprotectFlags};
 
-/// The reservation's heap part as the allocator's operating system: it only ever grows.
+/// The reservation's heap part as the allocator's operating system: it grows and shrinks at its
+/// end.
 pub(crate) struct ReservedPages {
     /// Address of the next byte not handed out, and of the end; zero until the heap is opened.
     next: AtomicU64,
     end: AtomicU64,
 }
 
-// SAFETY: `alloc` hands out fresh, zeroed, exclusive pages; nothing is ever given back, and the
-// methods that would give back say that they did not.
+impl ReservedPages {
+    /// Takes back what was handed out from `start` to `end`, if nothing was handed out behind it.
+    fn take_back(&self, start: u64, end: u64) -> bool {
+        if self.next.load(Ordering::Relaxed) != end {
+            return false;
+        }
+        // SAFETY: the allocator gives these pages up. They are not registered with any
+        // userfaultfd, so this waits for nobody.
+        let emptied = unsafe {
+            rustix::mm::madvise(
+                start as *mut _,
+                (end - start) as usize,
+                Advice::LinuxDontNeed,
+            )
+        };
+        if emptied.is_ok() {
+            self.next.store(start, Ordering::Relaxed);
+        }
+        emptied.is_ok()
+    }
+}
+
+// SAFETY: `alloc` hands out zeroed, exclusive pages; what is taken back is emptied, so that it is
+// zeros when it is handed out again.
 unsafe impl Allocator for ReservedPages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let size = size.next_multiple_of(legato_base::PAGE_SIZE);
@@ -38,16 +61,16 @@ unsafe impl Allocator for ReservedPages {
         core::ptr::null_mut()
     }
 
-    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
-        false
+    fn free_part(&self, start: *mut u8, old: usize, new: usize) -> bool {
+        self.take_back(start as u64 + new as u64, start as u64 + old as u64)
     }
 
-    fn free(&self, _: *mut u8, _: usize) -> bool {
-        false
+    fn free(&self, start: *mut u8, size: usize) -> bool {
+        self.take_back(start as u64, start as u64 + size as u64)
     }
 
     fn can_release_part(&self, _: u32) -> bool {
-        false
+        true
     }
 
     fn allocates_zeros(&self) -> bool {

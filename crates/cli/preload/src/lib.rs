@@ -14,6 +14,7 @@ extern crate alloc;
 mod entry;
 #[cfg(legato_shared_object)]
 mod freestanding;
+mod hand;
 mod heap;
 mod provider;
 mod task;

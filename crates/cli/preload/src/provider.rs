@@ -1,24 +1,32 @@
-//! The provider that the agent uses on one machine.
+//! The provider that the agent uses.
 
 use alloc::vec::Vec;
+use legato_base::secret::Keyring;
 use legato_pager::uffd::agent::ProviderGlue;
-use legato_providers::{ForeignMemory, Pollable, ShmProvider};
-use legato_verbs::{AccessFlags, MemoryRegion, ProtectionDomain, VerbsError};
-use rustix::fd::BorrowedFd;
+use legato_providers::{AnyProvider, ForeignMemory, Pollable};
+use legato_verbs::{AccessFlags, Address, MemoryRegion, ProtectionDomain, VerbsError};
+use rustix::fd::{BorrowedFd, OwnedFd};
 
-/// Shared memory.
+/// Shared memory on one machine, RoCE between machines, and what the supervisor has opened.
 #[derive(Debug)]
-pub(crate) struct Shm;
+pub(crate) struct Nodes;
 
-impl ProviderGlue for Shm {
-    type Provider = ShmProvider;
+impl ProviderGlue for Nodes {
+    type Provider = AnyProvider;
 
-    fn open() -> Result<ShmProvider, VerbsError> {
-        ShmProvider::new()
+    fn open(
+        nodes: &[Address],
+        keys: Option<&Keyring>,
+        proxy: Option<OwnedFd>,
+    ) -> Result<AnyProvider, VerbsError> {
+        match proxy {
+            Some(socket) => AnyProvider::proxied(socket),
+            None => AnyProvider::reaching(nodes, keys),
+        }
     }
 
     unsafe fn register_own(
-        provider: &mut ShmProvider,
+        provider: &mut AnyProvider,
         domain: ProtectionDomain,
         address: *mut u8,
         length: u64,
@@ -28,7 +36,7 @@ impl ProviderGlue for Shm {
         unsafe { provider.register_foreign(domain, address, length, access) }
     }
 
-    fn wait_on<'a>(provider: &'a ShmProvider, into: &mut Vec<BorrowedFd<'a>>) {
+    fn wait_on<'a>(provider: &'a AnyProvider, into: &mut Vec<BorrowedFd<'a>>) {
         provider.descriptors(into);
     }
 }

@@ -5,8 +5,10 @@
 //! reparented to the supervisor, and `wait` in the program never sees it.
 
 use core::ffi::c_void;
-use legato_pager::uffd::TaskMain;
+use core::sync::atomic::{AtomicU32, Ordering};
+use legato_pager::uffd::{TaskMain, outcome, system_call};
 use rustix::io::Errno;
+use rustix::thread::futex;
 
 const SYS_RT_SIGPROCMASK: i64 = 14;
 const SYS_CLONE: i64 = 56;
@@ -18,16 +20,23 @@ const CLONE_FILES: i64 = 0x400;
 const CLONE_SIGHAND: i64 = 0x800;
 const CLONE_THREAD: i64 = 0x1_0000;
 const CLONE_VFORK: i64 = 0x4000;
+const CLONE_CHILD_CLEARTID: i64 = 0x0020_0000;
+const CLONE_CHILD_SETTID: i64 = 0x0100_0000;
 const CLONE_UNTRACED: i64 = 0x0080_0000;
 const WAIT_ALL: i64 = 0x4000_0000;
 const SIG_SETMASK: i64 = 2;
 const EXIT_SUCCESS: i32 = 0;
-const EXIT_FAILURE: i32 = 1;
+
+/// The agent's task as long as it lives: the kernel sets it, and clears it when the task will use
+/// this memory no more. A part of the object, because it must not be anybody else's memory then.
+static AGENT_TASK: AtomicU32 = AtomicU32::new(0);
 
 struct Grandchild {
     stack_top: u64,
     main: TaskMain,
     argument: *mut c_void,
+    /// What clone(2) returned for it.
+    made: i64,
 }
 
 /// Starts `main(argument)` in a task of its own, reparented to the nearest subreaper, with all
@@ -47,6 +56,7 @@ pub(crate) unsafe fn spawn(
         stack_top,
         main,
         argument,
+        made: 0,
     };
     let old_mask = set_signal_mask(u64::MAX);
     // SAFETY: the stacks are the caller's promise; `grandchild` outlives the task in between,
@@ -57,14 +67,25 @@ pub(crate) unsafe fn spawn(
             between_stack_top,
             make_grandchild,
             (&raw mut grandchild).cast(),
+            0,
         )
     };
     set_signal_mask(old_mask);
-    let status = wait_for(error_of(between)?)?;
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(Errno::AGAIN)
+    wait_for(outcome(between)?)?;
+    // SAFETY: a plain variable of ours, which another task has written before it ended.
+    let made = unsafe { (&raw const grandchild.made).read_volatile() };
+    outcome(made).map(drop)
+}
+
+/// Waits until the task that [`spawn`] has started will never again use its stack and its code.
+pub(crate) fn wait_for_end() {
+    loop {
+        let task = AGENT_TASK.load(Ordering::Acquire);
+        if task == 0 {
+            return;
+        }
+        // EINTR and EAGAIN both mean: look again. The kernel wakes without the private flag.
+        let _ = futex::wait(&AGENT_TASK, futex::Flags::empty(), task, None);
     }
 }
 
@@ -80,27 +101,34 @@ pub(crate) unsafe fn spawn_thread(
 ) -> Result<(), Errno> {
     const THREAD: i64 = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD;
     // SAFETY: the caller's promise.
-    error_of(unsafe { clone(THREAD | CLONE_UNTRACED, stack_top, main, argument) }).map(drop)
+    outcome(unsafe { clone(THREAD | CLONE_UNTRACED, stack_top, main, argument, 0) }).map(drop)
 }
 
 extern "C" fn make_grandchild(argument: *mut c_void) -> ! {
     // SAFETY: `spawn` passes its Grandchild, and waits.
-    let grandchild = unsafe { &*argument.cast::<Grandchild>() };
+    let grandchild = unsafe { &mut *argument.cast::<Grandchild>() };
     // SAFETY: the caller of `spawn` answers for the stack and the argument.
-    let made = unsafe {
+    grandchild.made = unsafe {
         clone(
-            CLONE_VM | CLONE_UNTRACED,
+            CLONE_VM | CLONE_UNTRACED | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
             grandchild.stack_top,
             grandchild.main,
             grandchild.argument,
+            AGENT_TASK.as_ptr() as i64,
         )
     };
-    exit(if made > 0 { EXIT_SUCCESS } else { EXIT_FAILURE })
+    exit(EXIT_SUCCESS)
 }
 
 /// `clone(2)` with a stack; the new task calls `main`. Returns the new task's id, or a negative
-/// errno.
-unsafe fn clone(flags: i64, stack_top: u64, main: TaskMain, argument: *mut c_void) -> i64 {
+/// errno. `task_id` is where the kernel keeps the new task's id, if the flags ask for that.
+unsafe fn clone(
+    flags: i64,
+    stack_top: u64,
+    main: TaskMain,
+    argument: *mut c_void,
+    task_id: i64,
+) -> i64 {
     let result: i64;
     // SAFETY: the new task starts on its own stack with the registers set here and never returns
     // into this frame; in the old task only the registers named below change.
@@ -118,7 +146,7 @@ unsafe fn clone(flags: i64, stack_top: u64, main: TaskMain, argument: *mut c_voi
             in("rdi") flags,
             in("rsi") stack_top,
             in("rdx") 0i64,
-            in("r10") 0i64,
+            in("r10") task_id,
             in("r8") 0i64,
             in("r12") argument,
             in("r13") main,
@@ -133,18 +161,17 @@ unsafe fn clone(flags: i64, stack_top: u64, main: TaskMain, argument: *mut c_voi
 pub(crate) fn exit(status: i32) -> ! {
     loop {
         // SAFETY: ends the process; nothing of it is used afterwards.
-        unsafe { syscall4(SYS_EXIT_GROUP, i64::from(status), 0, 0, 0) };
+        let _ = unsafe { system_call(SYS_EXIT_GROUP, [i64::from(status)]) };
     }
 }
 
-/// Waits for a task that sends no signal when it ends, and returns its wait status.
-fn wait_for(task: i64) -> Result<i32, Errno> {
-    let mut status = 0i32;
+/// Waits for a task that sends no signal when it ends.
+fn wait_for(task: i64) -> Result<(), Errno> {
     loop {
-        // SAFETY: the kernel writes one integer into `status`.
-        let result = unsafe { syscall4(SYS_WAIT4, task, (&raw mut status) as i64, WAIT_ALL, 0) };
-        match error_of(result) {
-            Ok(_) => return Ok(status),
+        // SAFETY: no status is asked for.
+        match unsafe { system_call(SYS_WAIT4, [task, 0, WAIT_ALL, 0]) } {
+            // Another thread of the program may wait for just anything (`__WALL`).
+            Ok(_) | Err(Errno::CHILD) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
@@ -155,44 +182,16 @@ fn wait_for(task: i64) -> Result<i32, Errno> {
 fn set_signal_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     // SAFETY: both masks are eight bytes, the size passed. The call cannot fail with these.
-    unsafe {
-        syscall4(
+    let _ = unsafe {
+        system_call(
             SYS_RT_SIGPROCMASK,
-            SIG_SETMASK,
-            (&raw const mask) as i64,
-            (&raw mut old) as i64,
-            8,
-        );
-    }
+            [
+                SIG_SETMASK,
+                (&raw const mask) as i64,
+                (&raw mut old) as i64,
+                8,
+            ],
+        )
+    };
     old
-}
-
-unsafe fn syscall4(number: i64, a: i64, b: i64, c: i64, d: i64) -> i64 {
-    let result: i64;
-    // SAFETY: the caller answers for the arguments; the registers named are those that the x86-64
-    // system call convention changes.
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            inlateout("rax") number => result,
-            in("rdi") a,
-            in("rsi") b,
-            in("rdx") c,
-            in("r10") d,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
-
-fn error_of(result: i64) -> Result<i64, Errno> {
-    if result < 0 {
-        Err(Errno::from_raw_os_error(
-            i32::try_from(-result).unwrap_or(i32::MAX),
-        ))
-    } else {
-        Ok(result)
-    }
 }

@@ -1,8 +1,9 @@
 //! `legato bench`: measurements that compare Legato with what it should be measured against, in
 //! one run on one machine.
 
+mod contract;
 mod fault;
-mod read;
+pub(crate) mod read;
 mod target;
 
 use crate::args::BenchCommand;
@@ -10,6 +11,7 @@ use crate::failure::Failure;
 
 pub(crate) fn run(command: &BenchCommand) -> Result<u8, Failure> {
     match command {
+        BenchCommand::Contract(arguments) => contract::run(arguments),
         BenchCommand::Fault(arguments) => fault::run(arguments),
         BenchCommand::Touch(arguments) => fault::touch::run(arguments),
         BenchCommand::Read(arguments) => read::run(arguments),

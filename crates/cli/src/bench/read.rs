@@ -13,8 +13,8 @@ use legato_base::{Bytes, Duration, Random};
 use legato_providers::ShmProvider;
 use legato_verbs::{
     AccessFlags, Address, CompletionQueue, ConnectionEvent, Event, MemoryRegion, Provider as _,
-    QueuePair, QueuePairCapabilities, RemoteAddress, RemoteKey, SendOperation, SendRequest,
-    VerbsError, WorkRequestId,
+    QueuePair, QueuePairCapabilities, QueuePairInit, RemoteAddress, RemoteKey, SendFlags,
+    SendOperation, SendRequest, VerbsError, WorkRequestId,
 };
 use serde_json::json;
 use std::io::Read as _;
@@ -66,6 +66,18 @@ pub(crate) fn run(arguments: &BenchReadArguments) -> Result<u8, Failure> {
         println!("  ratio of the medians:          {ratio:.2}");
     }
     Ok(0)
+}
+
+/// The median time of one read of a page, in nanoseconds.
+pub(crate) fn quick() -> Result<u64, Failure> {
+    let arguments = BenchReadArguments {
+        size: Bytes::kib(4),
+        count: 8 * ROUND,
+        memory: Bytes::mib(16),
+        json: false,
+    };
+    let result = measure(&arguments).map_err(Failure::refused)?;
+    Ok(result.read.p50_ns)
 }
 
 #[derive(Debug)]
@@ -198,7 +210,8 @@ impl Reader {
             receive_requests_max: 1,
             entries_max: 1,
         };
-        let queue_pair = provider.create_queue_pair(domain, queue, capabilities)?;
+        let queue_pair =
+            provider.create_queue_pair(&QueuePairInit::new(domain, queue, capabilities))?;
         provider.modify_to_init(queue_pair)?;
         provider.connect(queue_pair, address, &[])?;
         let key = await_key(&mut provider)?;
@@ -207,7 +220,7 @@ impl Reader {
             wr_id: WorkRequestId(0),
             operation,
             entries: vec![into.entry(0, size)],
-            signaled: true,
+            flags: SendFlags::SIGNALED,
         };
         Ok(Self {
             provider,

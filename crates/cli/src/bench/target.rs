@@ -8,7 +8,7 @@ use legato_fabric::Turn;
 use legato_providers::ShmProvider;
 use legato_verbs::{
     AccessFlags, ConnectionEvent, Event, MemoryRegion, Provider as _, QueuePair,
-    QueuePairCapabilities, VerbsError,
+    QueuePairCapabilities, QueuePairInit, VerbsError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -55,7 +55,7 @@ fn serve(arguments: &BenchTargetArguments) -> Result<(), VerbsError> {
             deadline,
             progressed,
         };
-        waiter.wait(&mut provider, turn, &[stdin.as_fd()]);
+        waiter.wait(&mut [&mut provider], turn, &[stdin.as_fd()]);
         let mut lifeline = [PollFd::new(&stdin, PollFlags::IN)];
         if poll(&mut lifeline, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
             return Ok(());
@@ -77,7 +77,8 @@ fn open(provider: &mut ShmProvider, length: u64) -> Result<(MemoryRegion, QueueP
         receive_requests_max: 1,
         entries_max: 1,
     };
-    let queue_pair = provider.create_queue_pair(domain, queue, capabilities)?;
+    let queue_pair =
+        provider.create_queue_pair(&QueuePairInit::new(domain, queue, capabilities))?;
     provider.modify_to_init(queue_pair)?;
     Ok((region, queue_pair))
 }

@@ -1,16 +1,15 @@
 //! The memory node as a process.
 
 use super::READY;
-use super::drive::{Clock, Waiter};
+use super::drive::{Clock, Nic, Waiter};
+use super::interfaces::{self, NodeInterface};
 use crate::args::NodeArguments;
 use crate::failure::Failure;
 use crate::machine;
-use legato_base::Bytes;
 use legato_base::wire::node::NodeStatus;
-use legato_fabric::FabricConfig;
-use legato_memnode::{NodeConfig, NodeServer};
-use legato_providers::ShmProvider;
-use legato_verbs::{Address, VerbsError};
+use legato_base::{Bytes, Time};
+use legato_fabric::Turn;
+use legato_verbs::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use serde_json::json;
@@ -18,23 +17,27 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use tracing::{debug, error, info};
+use tracing::{debug, error};
 use tracing_subscriber::EnvFilter;
 
-/// Programs, and children of programs, that use one node at the same time.
-const CLIENTS_MAX: u32 = 256;
 /// Selects the log, for example `LEGATO_LOG=debug`.
 const LOG_VARIABLE: &str = "LEGATO_LOG";
 
 /// Serves until SIGINT or SIGTERM, or until the process that embeds it is gone.
 pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
     start_log(arguments.embedded);
-    let (Some(memory), Some(address)) = (arguments.memory, &arguments.listen) else {
-        return Err(Failure::refused(
-            "a memory node needs --memory and --listen",
-        ));
+    let Some(memory) = arguments.memory else {
+        return Err(Failure::refused("a memory node needs --memory"));
     };
     check_memory(memory)?;
+    let addresses = &arguments.listen;
+    let secret = match arguments.embedded {
+        true => None,
+        false => arguments.secret.load(addresses)?,
+    };
+    for address in addresses {
+        check_exposure(address, arguments.insecure || secret.is_some())?;
+    }
     let mut lifelines = Vec::new();
     if arguments.embedded {
         // It was started as /proc/self/exe, which would be its name.
@@ -47,15 +50,16 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
     }
     let signals = termination().map_err(|error| Failure::system("cannot take signals", error))?;
     lifelines.push(Lifeline::Signals(signals));
-    let refused = |error| refuse(address, error);
-    let mut provider = ShmProvider::new().map_err(refused)?;
-    let mut server = open(&mut provider, memory, address)?;
-    announce(arguments, memory, address)
+    let mut interfaces = interfaces::open(addresses, memory, secret.as_ref())?;
+    announce(arguments, memory, &interfaces)
         .map_err(|error| Failure::system("cannot say that the node is ready", error))?;
-    info!(%address, %memory, "the memory node listens");
-    serve(&mut server, &mut provider, &lifelines);
-    info!(%address, "the memory node ends");
-    server.shutdown(&mut provider).map_err(refused)?;
+    serve(&mut interfaces, &lifelines);
+    // All of them, though one may fail.
+    let ended: Vec<_> = interfaces
+        .into_iter()
+        .map(NodeInterface::shutdown)
+        .collect();
+    ended.into_iter().collect::<Result<(), _>>()?;
     Ok(0)
 }
 
@@ -87,6 +91,36 @@ fn check_memory(memory: Bytes) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A node that others reach has a secret, or must be told to serve all of them.
+fn check_exposure(address: &Address, allowed: bool) -> Result<(), Failure> {
+    let is_loopback = match address {
+        Address::Shm(_) | Address::Sim(_) => return Ok(()),
+        // A device is there for others, whatever its address.
+        Address::VerbsPort(_) => false,
+        Address::Roce(place)
+        | Address::RoceService(place)
+        | Address::RoceTcp(place)
+        | Address::Verbs(place)
+        | Address::Any(place) => {
+            let ip = place.ip();
+            if ip.is_unspecified() || ip.is_multicast() {
+                return Err(Failure::refused(format_args!(
+                    "memory node {address}: name one address of this machine: it is part of every packet"
+                )));
+            }
+            ip.is_loopback()
+        }
+    };
+    if !is_loopback && !allowed {
+        return Err(Failure::refused(format_args!(
+            "memory node {address}: other machines can reach it, and whoever does may use it and read \
+             what it holds; name a secret with --secret-file (see legato secret new), or say \
+             --insecure if the network is trusted"
+        )));
+    }
+    Ok(())
+}
+
 /// A stream that a termination signal makes readable.
 fn termination() -> std::io::Result<UnixStream> {
     let (read, write) = UnixStream::pair()?;
@@ -96,38 +130,20 @@ fn termination() -> std::io::Result<UnixStream> {
     Ok(read)
 }
 
-fn open(
-    provider: &mut ShmProvider,
+fn announce(
+    arguments: &NodeArguments,
     memory: Bytes,
-    address: &Address,
-) -> Result<NodeServer, Failure> {
-    let incarnation = machine::random_bytes()
-        .map(u64::from_le_bytes)
-        .map_err(|error| Failure::system("cannot draw a random number", error))?;
-    let fabric = FabricConfig {
-        connections_max: CLIENTS_MAX,
-        // A node only answers: it starts no one-sided operation of its own.
-        one_sided_max: 1,
-        entries_max: 1,
-        ..FabricConfig::default()
-    };
-    let node = NodeConfig {
-        incarnation,
-        capacity: memory,
-    };
-    let refused = |error| refuse(address, error);
-    let mut server = NodeServer::new(provider, fabric, node).map_err(refused)?;
-    server.listen(provider, address).map_err(refused)?;
-    Ok(server)
-}
-
-fn announce(arguments: &NodeArguments, memory: Bytes, address: &Address) -> std::io::Result<()> {
+    interfaces: &[NodeInterface],
+) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     if arguments.embedded {
         output.write_all(&READY)?;
     } else if arguments.json {
+        let asked = arguments.listen.first().map(Address::to_string);
+        let addresses = interfaces.iter().map(|it| it.address().to_string());
         let ready = json!({
-            "address": address.to_string(),
+            "address": asked,
+            "addresses": addresses.collect::<Vec<_>>(),
             "memory_bytes": memory.0,
             "pid": std::process::id(),
         });
@@ -136,18 +152,31 @@ fn announce(arguments: &NodeArguments, memory: Bytes, address: &Address) -> std:
     output.flush()
 }
 
-fn serve(server: &mut NodeServer, provider: &mut ShmProvider, lifelines: &[Lifeline]) {
+fn serve(interfaces: &mut [NodeInterface], lifelines: &[Lifeline]) {
     let clock = Clock::start();
     let mut waiter = Waiter::new(clock);
     let others: Vec<_> = lifelines.iter().map(AsFd::as_fd).collect();
     let mut status = NodeStatus::default();
     loop {
-        let turn = server.turn(provider, clock.now());
+        let now = clock.now();
+        let mut turn = Turn {
+            progressed: false,
+            deadline: Time::NEVER,
+        };
+        for interface in &mut *interfaces {
+            let one = interface.turn(now);
+            turn.progressed |= one.progressed;
+            turn.deadline = turn.deadline.min(one.deadline);
+        }
         let idle = !turn.progressed;
-        waiter.wait(provider, turn, &others);
+        let mut nics: Vec<&mut dyn Nic> =
+            interfaces.iter_mut().map(NodeInterface::provider).collect();
+        waiter.wait(&mut nics, turn, &others);
         // A busy node looks at its signals only when it pauses for a moment.
         if idle {
-            log_changes(&mut status, server.node().status());
+            if let Some(first) = interfaces.first() {
+                log_changes(&mut status, first.server().status());
+            }
             if ended(lifelines) {
                 return;
             }
@@ -178,10 +207,6 @@ fn log_changes(old: &mut NodeStatus, new: NodeStatus) {
         debug!(used = %Bytes(new.used_bytes), extents = new.extents, "memory in use");
     }
     *old = new;
-}
-
-fn refuse(address: &Address, error: VerbsError) -> Failure {
-    Failure::refused(format_args!("memory node {address}: {error}"))
 }
 
 fn start_log(embedded: bool) {

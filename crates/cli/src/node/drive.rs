@@ -3,8 +3,8 @@
 
 use legato_base::{Duration, Time};
 use legato_fabric::Turn;
-use legato_providers::{Pollable as _, ShmProvider};
-use legato_verbs::Provider as _;
+use legato_providers::Pollable;
+use legato_verbs::Provider;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::time::Instant;
@@ -28,6 +28,11 @@ impl Clock {
     }
 }
 
+/// What is waited for.
+pub(crate) trait Nic: Provider + Pollable {}
+
+impl<P: Provider + Pollable> Nic for P {}
+
 /// Waits between the turns of one loop.
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -43,11 +48,11 @@ impl Waiter {
         }
     }
 
-    /// Returns when another turn may be worth it: because of the provider, of one of the `others`
+    /// Returns when another turn may be worth it: because of a provider, of one of the `others`
     /// becoming readable, or of the deadline.
     pub(crate) fn wait(
         &mut self,
-        provider: &mut ShmProvider,
+        nics: &mut [&mut dyn Nic],
         turn: Turn,
         others: &[BorrowedFd<'_>],
     ) {
@@ -59,16 +64,22 @@ impl Waiter {
             std::hint::spin_loop();
             return;
         }
-        if provider.set_sleeping(true) {
-            sleep(provider, others, turn.deadline, now);
-            provider.set_sleeping(false);
+        // Each is told, though one that has something to do is enough.
+        let busy = nics
+            .iter_mut()
+            .filter_map(|nic| (!nic.set_sleeping(true)).then_some(()));
+        if busy.count() == 0 {
+            sleep(nics, others, turn.deadline, now);
+        }
+        for nic in nics {
+            nic.set_sleeping(false);
         }
     }
 }
 
-fn sleep(provider: &ShmProvider, others: &[BorrowedFd<'_>], deadline: Time, now: Time) {
+fn sleep(nics: &[&mut dyn Nic], others: &[BorrowedFd<'_>], deadline: Time, now: Time) {
     let mut wanted = others.to_vec();
-    provider.descriptors(&mut wanted);
+    nics.iter().for_each(|nic| nic.descriptors(&mut wanted));
     let mut descriptors: Vec<_> = wanted
         .iter()
         .map(|descriptor| PollFd::new(descriptor, PollFlags::IN))

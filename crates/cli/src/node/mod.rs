@@ -2,6 +2,9 @@
 
 mod daemon;
 pub(crate) mod drive;
+mod interfaces;
+pub(crate) mod provider;
+mod refusals;
 pub(crate) mod status;
 
 use crate::args::{NodeArguments, NodeCommand};

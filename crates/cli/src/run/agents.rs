@@ -1,12 +1,15 @@
 //! The agents of the program and its children, as the supervisor sees them.
 
+use super::budget::AccountId;
 use super::control::{Connection, Received};
 use super::processes;
-use legato_base::wire::control::{AgentMessageBody, Welcome};
+use super::tree::Server;
+use legato_base::wire::control::{AgentMessageBody, SupervisorMessage, Usage, Welcome};
 use legato_base::wire::stats::{STATS_SIZE, StatsPage};
+use legato_pager::uffd::has_address_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// A process that is being killed as a whole (`SIGKILL`, out of memory) can lose its agent a
@@ -14,10 +17,15 @@ use std::time::{Duration, Instant};
 /// Its evicted pages stay unreadable meanwhile, because the userfaultfd is still open here.
 const AGENT_DEATH_GRACE: Duration = Duration::from_millis(100);
 
+/// Userfaultfds of children that are gone, and are held although no page of them can be read.
+const SIFT_MIN: usize = 16;
+
 /// One process that has, or had, an agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
     phase: Phase,
+    /// Its part of the local memory, from when it has asked to be taken on.
+    account: Option<AccountId>,
     /// As the agent gave it; `?` until then.
     pub(crate) command: String,
     program: Option<Program>,
@@ -25,12 +33,30 @@ pub(crate) struct Agent {
     /// program, then those of the forked children that the agent serves. They close with this
     /// value, when whatever could read such a page has ended or been killed.
     userfaultfds: Vec<OwnedFd>,
+    /// With so many of them it is time to see which are of use still.
+    sift_at: usize,
     stats_file: Option<OwnedFd>,
     stats: Option<StatsPage>,
+    pub(crate) injected: bool,
+    /// Where the agent's object is in the program.
+    pub(crate) object_bases: Vec<u64>,
     said_goodbye: bool,
     failed: bool,
+    /// It has said that its program cannot go on.
+    doomed: bool,
+    /// It has introduced itself, and nobody has heard of it yet.
+    greeting: bool,
     forked: bool,
     killed: bool,
+}
+
+/// What an agent is given that is taken on.
+#[derive(Debug)]
+pub(crate) struct TakenOn {
+    pub(crate) account: AccountId,
+    pub(crate) welcome: Welcome,
+    /// Its end of a connection to the NIC, where the supervisor has that.
+    pub(crate) proxy: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -52,32 +78,66 @@ struct Program {
 pub(crate) struct AgentReport {
     pub(crate) pid: i32,
     pub(crate) command: String,
+    /// It did not come with the program's start.
+    pub(crate) injected: bool,
     pub(crate) stats: StatsPage,
 }
 
-/// What the user is told about.
+/// What the supervisor hears of an agent.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    Failed { text: String },
-    NodeLost { node: u32, pages: u64 },
-    FarMemoryFull { text: String },
-    Fatal { text: String },
-    Remark { text: String },
+    /// It takes orders from now on.
+    Ready,
+    Usage(Usage),
+    Holds {
+        bytes: u64,
+    },
+    /// It was none: a hand in the child `pid` of `program`, whose agent is to have the connection.
+    Hand {
+        pid: u32,
+        program: u32,
+        address: u64,
+        connection: Connection,
+    },
+    Failed {
+        text: String,
+    },
+    NodeLost {
+        node: u32,
+        pages: u64,
+    },
+    FarMemoryFull {
+        text: String,
+    },
+    Fatal {
+        text: String,
+    },
+    Remark {
+        text: String,
+    },
     AgentDied,
-    Incompatible { text: String },
+    Incompatible {
+        text: String,
+    },
 }
 
 impl Agent {
     pub(crate) fn new(connection: Connection) -> Self {
         Self {
             phase: Phase::Connected(connection),
+            account: None,
+            injected: false,
+            object_bases: Vec::new(),
             command: "?".into(),
             program: None,
             userfaultfds: Vec::new(),
+            sift_at: SIFT_MIN,
             stats_file: None,
             stats: None,
             said_goodbye: false,
             failed: false,
+            doomed: false,
+            greeting: false,
             forked: false,
             killed: false,
         }
@@ -105,6 +165,32 @@ impl Agent {
         matches!(self.phase, Phase::Ended)
     }
 
+    pub(crate) const fn account(&self) -> Option<AccountId> {
+        self.account
+    }
+
+    /// False if the agent cannot be told now.
+    pub(crate) fn send(&self, message: &SupervisorMessage) -> bool {
+        match &self.phase {
+            Phase::Connected(connection) => connection.send(message),
+            Phase::Orphaned(_) | Phase::Ended => false,
+        }
+    }
+
+    /// Passes a hand's connection on to the agent.
+    pub(crate) fn hand_over(&self, message: &SupervisorMessage, hand: Connection) -> bool {
+        match &self.phase {
+            Phase::Connected(connection) => connection.pass_on(message, hand),
+            Phase::Orphaned(_) | Phase::Ended => false,
+        }
+    }
+
+    /// The task of an agent that has been taken on and has not left.
+    pub(crate) fn task(&self) -> Option<Pid> {
+        let serves = self.account.is_some() && !self.said_goodbye && !self.failed;
+        self.peer().filter(|_| serves)
+    }
+
     /// The process that the agent serves, while it may still be alive.
     pub(crate) fn kill(&self) {
         if let Some(program) = &self.program {
@@ -121,6 +207,14 @@ impl Agent {
         }
     }
 
+    /// Whose forked children it serves.
+    pub(crate) fn server(&self) -> Option<Server> {
+        Some(Server {
+            program: self.program_pid()?,
+            bases: self.object_bases.clone(),
+        })
+    }
+
     /// The process that the agent serves.
     pub(crate) fn program_pid(&self) -> Option<Pid> {
         self.program.as_ref().map(|program| program.pid)
@@ -132,19 +226,33 @@ impl Agent {
             .map_or(0, |program| program.pid.as_raw_pid())
     }
 
+    /// Its program has been killed, and whatever else it serves cannot go on either.
+    pub(crate) const fn is_doomed(&self) -> bool {
+        self.doomed
+    }
+
+    /// The program of an agent that has just introduced itself.
+    pub(crate) fn take_greeting(&mut self) -> Option<Pid> {
+        std::mem::take(&mut self.greeting)
+            .then(|| self.program_pid())
+            .flatten()
+    }
+
     /// The report of an agent that got as far as sharing its counters.
     pub(crate) fn report(&self) -> Option<AgentReport> {
         Some(AgentReport {
             pid: self.pid(),
             command: self.command.clone(),
+            injected: self.injected,
             stats: self.stats.clone()?,
         })
     }
 
-    /// Takes what the agent has sent.
+    /// Takes what the agent has sent. `take_on` opens an account for the connected task, unless
+    /// another agent is in its address space already.
     pub(crate) fn handle_input(
         &mut self,
-        welcome: impl Fn() -> Welcome,
+        mut take_on: impl FnMut(Pid) -> Option<TakenOn>,
         now: Instant,
     ) -> Vec<Notice> {
         let mut notices = Vec::new();
@@ -159,7 +267,8 @@ impl Agent {
                 }
                 Received::Message(message, descriptors) => {
                     let pid = message.pid;
-                    let notice = self.handle_message(pid, message.body, descriptors, &welcome, now);
+                    let body = message.body;
+                    let notice = self.handle_message(pid, body, descriptors, &mut take_on, now);
                     notices.extend(notice);
                 }
             }
@@ -172,35 +281,43 @@ impl Agent {
         pid: u32,
         body: AgentMessageBody,
         descriptors: Vec<OwnedFd>,
-        welcome: &impl Fn() -> Welcome,
+        take_on: &mut impl FnMut(Pid) -> Option<TakenOn>,
         now: Instant,
     ) -> Option<Notice> {
         match body {
             AgentMessageBody::Hello { text } => {
-                self.handle_hello(pid, text, welcome, now);
+                self.handle_hello(pid, text, take_on, now);
                 None
             }
             AgentMessageBody::Ready => {
                 let mut descriptors = descriptors.into_iter();
                 self.userfaultfds.extend(descriptors.next());
                 self.stats_file = descriptors.next();
-                None
+                Some(Notice::Ready)
             }
             AgentMessageBody::Forked => {
-                self.userfaultfds.extend(descriptors);
+                self.hold(descriptors);
                 self.forked = true;
                 None
             }
             AgentMessageBody::Failed { text } => {
                 self.failed = true;
+                if let (Phase::Connected(connection), None) = (&self.phase, &self.program) {
+                    self.program = find_program(connection.peer, pid);
+                    let command = self.program_pid().and_then(processes::command);
+                    self.command = command.unwrap_or_else(|| "?".into());
+                }
                 Some(Notice::Failed { text })
             }
             AgentMessageBody::NodeLost { node, pages, .. } => {
                 Some(Notice::NodeLost { node, pages })
             }
-            AgentMessageBody::FarMemoryFull { text } => Some(Notice::FarMemoryFull { text }),
+            AgentMessageBody::FarMemoryFull { text } => {
+                self.doomed = true;
+                Some(Notice::FarMemoryFull { text })
+            }
             AgentMessageBody::Fatal { text } => {
-                self.failed = true;
+                self.doomed = true;
                 Some(Notice::Fatal { text })
             }
             AgentMessageBody::Notice { text } => Some(Notice::Remark { text }),
@@ -208,6 +325,9 @@ impl Agent {
                 self.said_goodbye = true;
                 None
             }
+            AgentMessageBody::Usage(usage) => Some(Notice::Usage(usage)),
+            AgentMessageBody::Holds { bytes } => Some(Notice::Holds { bytes }),
+            AgentMessageBody::Hand { program, address } => self.leave_to(program, pid, address),
         }
     }
 
@@ -215,22 +335,67 @@ impl Agent {
         &mut self,
         pid: u32,
         text: String,
-        welcome: &impl Fn() -> Welcome,
+        take_on: &mut impl FnMut(Pid) -> Option<TakenOn>,
         now: Instant,
     ) {
-        let Phase::Connected(connection) = &self.phase else {
+        let (Phase::Connected(connection), None) = (&self.phase, self.account) else {
             return;
         };
         self.command = text;
-        self.program = processes::of_agent(connection.peer, pid).and_then(|pid| {
-            let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-            Some(Program { pid, handle })
-        });
+        self.program = find_program(connection.peer, pid);
+        self.greeting = true;
         // Without a handle on the program it cannot be killed should its agent die: then it must
-        // not start. It sees its connection end.
-        if self.program.is_none() || !connection.welcome(&welcome()) {
+        // not have one.
+        let welcomed = self.program.is_some()
+            && match take_on(connection.peer) {
+                Some(taken_on) => {
+                    self.account = Some(taken_on.account);
+                    let welcome = SupervisorMessage::Welcome(taken_on.welcome);
+                    match &taken_on.proxy {
+                        Some(proxy) => connection.send_attached(&welcome, proxy.as_fd()),
+                        None => connection.send(&welcome),
+                    }
+                }
+                None => {
+                    // It came while the process began to run this program, from inside and from
+                    // outside.
+                    self.failed = true;
+                    self.greeting = false;
+                    connection.send(&SupervisorMessage::Dismissed { runs: true })
+                }
+            };
+        if self.program.is_none() {
+            connection.send(&SupervisorMessage::Dismissed { runs: true });
+        }
+        if !welcomed {
             self.failed = true;
             self.handle_close(now);
+        }
+    }
+
+    /// Keeps the userfaultfds of new children. What children have left that are gone is given up
+    /// now and then: often enough that no more is held than twice what is needed.
+    fn hold(&mut self, descriptors: Vec<OwnedFd>) {
+        self.userfaultfds.extend(descriptors);
+        if self.userfaultfds.len() >= self.sift_at {
+            self.userfaultfds.retain(|fd| has_address_space(fd.as_fd()));
+            self.sift_at = self.userfaultfds.len() * 2 + SIFT_MIN;
+        }
+    }
+
+    /// This was the connection of a hand. An agent that says so is none.
+    fn leave_to(&mut self, program: u32, pid: u32, address: u64) -> Option<Notice> {
+        if self.account.is_some() {
+            return None;
+        }
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Connected(connection) => Some(Notice::Hand {
+                pid,
+                program,
+                address,
+                connection,
+            }),
+            Phase::Orphaned(_) | Phase::Ended => None,
         }
     }
 
@@ -256,7 +421,8 @@ impl Agent {
         };
         if self.program_ended() {
             self.phase = Phase::Ended;
-            return self.orphans_children().then_some(Notice::AgentDied);
+            let orphans = self.orphans_children() && !self.doomed;
+            return orphans.then_some(Notice::AgentDied);
         }
         if now < deadline || self.killed {
             return None;
@@ -264,7 +430,7 @@ impl Agent {
         // The program is still dying: its end, not this moment, lets the userfaultfds go.
         self.kill();
         self.killed = true;
-        Some(Notice::AgentDied)
+        (!self.doomed).then_some(Notice::AgentDied)
     }
 
     fn program_ended(&self) -> bool {
@@ -279,6 +445,13 @@ impl Agent {
     pub(crate) fn has_attached(&self) -> bool {
         self.stats.is_some() || self.stats_file.is_some()
     }
+}
+
+/// The program of a connected process that calls it `own`.
+fn find_program(peer: Pid, own: u32) -> Option<Program> {
+    let pid = processes::of_agent(peer, own)?;
+    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    Some(Program { pid, handle })
 }
 
 fn read_stats(file: &OwnedFd) -> Option<StatsPage> {

@@ -1,13 +1,16 @@
 //! The supervisor's end of the control sockets (layouts in `legato_base::wire::control`).
 
-use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, ControlError, Welcome};
+use legato_base::wire::control::{
+    AGENT_MESSAGE_SIZE, AgentMessage, ControlError, SupervisorMessage,
+};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, listen, recvmsg, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    listen, recvmsg, sendmsg, socket_with,
 };
 use rustix::process::{Pid, getuid};
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -86,7 +89,13 @@ impl Connection {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let received = match recvmsg(&self.socket, &mut parts, &mut ancillary, flags) {
+        let mut result = recvmsg(&self.socket, &mut parts, &mut ancillary, flags);
+        if matches!(result, Err(Errno::CONNRESET)) {
+            // The other side has left without reading all that was sent to it. The kernel says so
+            // once, before it hands out what that side had sent: a goodbye, say.
+            result = recvmsg(&self.socket, &mut parts, &mut ancillary, flags);
+        }
+        let received = match result {
             Ok(received) if received.bytes > 0 => received.bytes,
             Err(Errno::AGAIN | Errno::INTR) => return Received::Nothing,
             Ok(_) | Err(_) => return Received::End(None),
@@ -103,10 +112,35 @@ impl Connection {
         }
     }
 
-    /// False if the agent cannot be answered: then it is gone.
-    pub(crate) fn welcome(&self, welcome: &Welcome) -> bool {
+    /// False if the agent cannot be reached now: it is gone, or does not read.
+    pub(crate) fn send(&self, message: &SupervisorMessage) -> bool {
+        self.send_with(message, &[])
+    }
+
+    /// Passes another connection on, along with a message.
+    pub(crate) fn pass_on(&self, message: &SupervisorMessage, connection: Self) -> bool {
+        self.send_with(message, &[connection.socket.as_fd()])
+    }
+
+    /// With a descriptor, of which the other side gets a copy.
+    pub(crate) fn send_attached(
+        &self,
+        message: &SupervisorMessage,
+        descriptor: BorrowedFd<'_>,
+    ) -> bool {
+        self.send_with(message, &[descriptor])
+    }
+
+    fn send_with(&self, message: &SupervisorMessage, descriptors: &[BorrowedFd<'_>]) -> bool {
+        let bytes = message.to_bytes();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors))
+        {
+            return false;
+        }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        send(&self.socket, &welcome.to_bytes(), flags).is_ok()
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags).is_ok()
     }
 }
 

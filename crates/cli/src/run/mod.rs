@@ -1,35 +1,48 @@
 //! `legato run`: a program, its agents, and the memory nodes that they use.
 
 mod agents;
+mod budget;
 mod control;
+mod injector;
+mod intruder;
+pub(crate) mod launch;
 mod nodes;
 mod preload;
 mod processes;
 mod program;
+mod proxies;
 mod signals;
 mod stats_file;
 mod summary;
 mod supervise;
+mod tree;
 
 use crate::args::RunArguments;
 use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_REFUSED, Failure};
 use crate::machine;
 use control::ControlListener;
+use injector::Injector;
 use legato_base::Bytes;
 use nodes::Nodes;
 use preload::PreloadFile;
+use program::Found;
+use proxies::Proxies;
 use signals::Signals;
 use stats_file::StatsFile;
-use std::ffi::OsString;
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::rc::Rc;
 use supervise::Supervisor;
 
 /// Below this, the reserve and the agent's own memory leave nothing for the program.
 const CACHE_MIN: Bytes = Bytes::mib(8);
 /// Tells the agent where its supervisor listens.
 const CONTROL_VARIABLE: &str = "LEGATO_CONTROL";
+/// An aid for tests, which agents read in their own environment where they have one.
+const MASK_VARIABLE: &str = "LEGATO_MASK_FEATURES";
 
 /// Everything that can be refused is refused before anything is started.
 pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
@@ -50,17 +63,26 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| Failure::system("cannot adopt the program's children", error))?;
     let nodes = Nodes::provide(arguments)?;
+    let masked_features = std::env::var_os(MASK_VARIABLE).unwrap_or_default();
+    let mut injector = Injector::start(&name, masked_features.as_encoded_bytes())
+        .map_err(|error| Failure::system("cannot prepare the agent", error))?;
     let started = Signals::take()
         .map_err(|error| Failure::system("cannot take signals", error))
-        .and_then(|signals| Ok((signals, start(arguments, &program, &preload, &name)?)));
-    let (signals, main) = match started {
+        .and_then(|signals| {
+            let proxies = Proxies::for_nodes(&nodes)?;
+            let main = start(arguments, &program, &preload, &name, &mut injector)?;
+            Ok((signals, proxies, main))
+        });
+    let (signals, proxies, main) = match started {
         Ok(started) => started,
         Err(failure) => {
             nodes.stop();
             return Err(failure);
         }
     };
-    let mut supervisor = Supervisor::new(signals, listener, nodes, main, arguments.cache);
+    let injector = Rc::new(RefCell::new(injector));
+    let nodes = (nodes, proxies);
+    let mut supervisor = Supervisor::new(signals, listener, nodes, injector, main, arguments.cache);
     let outcome = supervisor.supervise();
     let (report, nodes) = supervisor.finish(outcome);
     nodes.stop();
@@ -92,25 +114,56 @@ fn check_arguments(arguments: &RunArguments) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A program as it is to be started.
+#[derive(Debug)]
+struct Invocation<'a> {
+    program: &'a Path,
+    /// What it finds as its own name.
+    name: &'a OsStr,
+    arguments: &'a [OsString],
+    preload: &'a OsStr,
+    control: &'a OsStr,
+}
+
+impl Invocation<'_> {
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.program);
+        command
+            .arg0(self.name)
+            .args(self.arguments)
+            .env("LD_PRELOAD", self.preload)
+            .env(CONTROL_VARIABLE, self.control);
+        command
+    }
+
+    fn failure(&self, error: &std::io::Error) -> Failure {
+        Failure {
+            code: EXIT_NOT_EXECUTABLE,
+            text: format!("{}: {error}", self.name.display()),
+        }
+    }
+}
+
 fn start(
     arguments: &RunArguments,
-    program: &Path,
+    program: &Found,
     preload: &PreloadFile,
     control: &str,
+    injector: &mut Injector,
 ) -> Result<rustix::process::Pid, Failure> {
-    let name: &OsString = &arguments.command[0];
-    let child = Command::new(program)
-        .arg0(name)
-        .args(&arguments.command[1..])
-        .env(
-            "LD_PRELOAD",
-            preload.variable(std::env::var_os("LD_PRELOAD")),
-        )
-        .env(CONTROL_VARIABLE, control)
-        .spawn()
-        .map_err(|error| Failure {
-            code: EXIT_NOT_EXECUTABLE,
-            text: format!("{}: {error}", name.display()),
-        })?;
+    // A program without a loader may well start others that have one.
+    let preload = preload.variable(std::env::var_os("LD_PRELOAD"));
+    let invocation = Invocation {
+        program: &program.path,
+        name: &arguments.command[0],
+        arguments: &arguments.command[1..],
+        preload: &preload,
+        control: OsStr::new(control),
+    };
+    if !program.has_loader {
+        return launch::start(&invocation, injector);
+    }
+    let child = invocation.command().spawn();
+    let child = child.map_err(|error| invocation.failure(&error))?;
     Ok(rustix::process::Pid::from_child(&child))
 }

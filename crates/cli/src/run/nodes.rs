@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::machine;
 use crate::node::{self, READY};
 use legato_base::Bytes;
+use legato_base::secret::{Keyring, RunKey};
 use legato_base::time::Duration as Timeout;
 use legato_verbs::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,6 +28,8 @@ const ANSWER_MAX: Timeout = Timeout::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Nodes {
     pub(crate) list: Vec<Node>,
+    /// What agents prove themselves with to nodes on other machines.
+    pub(crate) key: Option<RunKey>,
 }
 
 /// One memory node.
@@ -55,18 +58,20 @@ impl Nodes {
         if arguments.nodes.is_empty() {
             return start_embedded(arguments.memory);
         }
-        for address in &arguments.nodes {
-            node::status::query(address, ANSWER_MAX).map_err(|error| {
-                Failure::refused(format_args!("memory node {address}: {error}"))
-            })?;
+        let key = arguments.secret.new_run(&arguments.nodes)?;
+        let keys = key.clone().map(Keyring::One);
+        let mut list = Vec::new();
+        for asked in &arguments.nodes {
+            let (address, _) = node::status::find(asked, keys.as_ref(), ANSWER_MAX)
+                .map_err(|error| error.failure(asked, &arguments.secret))?;
+            if matches!((asked, &address), (Address::Any(_), Address::RoceTcp(_)))
+                && !arguments.quiet
+            {
+                eprintln!("legato: memory node {asked}: no answer over UDP, so over TCP");
+            }
+            list.push(Node::new(address, None));
         }
-        let list = arguments
-            .nodes
-            .iter()
-            .map(|address| Node::new(address.clone(), None));
-        Ok(Self {
-            list: list.collect(),
-        })
+        Ok(Self { list, key })
     }
 
     pub(crate) fn addresses(&self) -> Vec<String> {
@@ -77,8 +82,13 @@ impl Nodes {
     }
 
     pub(crate) fn is_node(&self, pid: Pid) -> bool {
-        let mut processes = self.list.iter().filter_map(|node| node.process.as_ref());
-        processes.any(|process| process.pid == pid)
+        self.pids().any(|node| node == pid)
+    }
+
+    /// Of the nodes that were started here.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
+        let processes = self.list.iter().filter_map(|node| node.process.as_ref());
+        processes.map(|process| process.pid)
     }
 
     /// A child has been reaped; it may have been a node.
@@ -143,7 +153,10 @@ fn start_embedded(memory: Option<Bytes>) -> Result<Nodes, Failure> {
     }
     let name = machine::random_name()
         .map_err(|error| Failure::system("cannot draw a random name", error))?;
-    let mut nodes = Nodes { list: Vec::new() };
+    let mut nodes = Nodes {
+        list: Vec::new(),
+        key: None,
+    };
     for number in 0..EMBEDDED_NODES {
         let address = Address::Shm(format!("@legato-{name}-{number}"));
         match start_one(&address, Bytes(memory.0 / EMBEDDED_NODES)) {

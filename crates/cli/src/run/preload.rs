@@ -8,7 +8,10 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 
-static OBJECT: &[u8] = include_bytes!(env!("LEGATO_AGENT_OBJECT"));
+/// The name of the file, as mappings of it show it.
+pub(crate) const OBJECT_NAME: &str = "legato-agent.so";
+
+pub(crate) static OBJECT: &[u8] = include_bytes!(env!("LEGATO_AGENT_OBJECT"));
 
 /// The object in memory. It is there for as long as this value lives.
 #[derive(Debug)]
@@ -18,7 +21,7 @@ pub(crate) struct PreloadFile {
 
 impl PreloadFile {
     pub(crate) fn create() -> std::io::Result<Self> {
-        let create = |flags| memfd_create("legato-agent.so", flags);
+        let create = |flags| memfd_create(OBJECT_NAME, flags);
         // Where vm.memfd_noexec is 1, a file is executable only if that is asked for; kernels
         // before 6.3 do not know the question (memfd_create(2)).
         let descriptor = match create(MemfdFlags::CLOEXEC | MemfdFlags::EXEC) {

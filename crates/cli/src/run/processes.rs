@@ -24,6 +24,19 @@ pub(crate) fn of_agent(peer: Pid, own: u32) -> Option<Pid> {
     (innermost_pid(&status(peer)?) == Some(peer.as_raw_pid())).then_some(own)
 }
 
+/// The children of this process's first thread, which are all that it has and adopts.
+pub(crate) fn children() -> Vec<Pid> {
+    let own = rustix::process::getpid();
+    // Where the kernel has no such list, all descendants are a superset of it.
+    std::fs::read_to_string(format!("/proc/self/task/{own}/children")).map_or_else(
+        |_| descendants(),
+        |list| {
+            let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+            pids.filter_map(Pid::from_raw).collect()
+        },
+    )
+}
+
 /// All processes below this one: it adopts those whose parents have ended.
 pub(crate) fn descendants() -> Vec<Pid> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
@@ -47,6 +60,75 @@ pub(crate) fn descendants() -> Vec<Pid> {
     found.into_iter().filter_map(Pid::from_raw).collect()
 }
 
+/// A process, told from a later one with the same number by the time of its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
+    /// In clock ticks since the machine was started.
+    pub(crate) start: u64,
+    /// Nothing of it is left but its exit status.
+    pub(crate) ended: bool,
+}
+
+impl Process {
+    pub(crate) fn find(pid: Pid) -> Option<Self> {
+        let stat = std::fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+        let (start, ended) = parse_stat(&String::from_utf8_lossy(&stat))?;
+        Some(Self { pid, start, ended })
+    }
+
+    pub(crate) fn is(&self, pid: i32, start: u64) -> bool {
+        (self.pid.as_raw_pid(), self.start) == (pid, start)
+    }
+}
+
+/// The start time, and whether the process has ended. The name in brackets may hold anything,
+/// spaces and brackets included (proc_pid_stat(5)).
+fn parse_stat(stat: &str) -> Option<(u64, bool)> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let state = fields.next()?;
+    Some((fields.nth(18)?.parse().ok()?, matches!(state, "Z" | "X")))
+}
+
+/// All processes below this one, without a look at any other process of the machine.
+pub(crate) fn below() -> Vec<Process> {
+    let mut found: Vec<Process> = Vec::new();
+    let mut open = vec![rustix::process::getpid()];
+    while let Some(parent) = open.pop() {
+        for child in children_of(parent) {
+            if !found.iter().any(|process| process.pid == child)
+                && let Some(process) = Process::find(child)
+            {
+                found.push(process);
+                open.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// Children of every thread of a process (`children` of proc_pid_task(5)).
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let parent = parent.as_raw_pid();
+    let mut found = Vec::new();
+    for thread in numeric_entries(&format!("/proc/{parent}/task")) {
+        let path = format!("/proc/{parent}/task/{thread}/children");
+        let list = std::fs::read_to_string(path).unwrap_or_default();
+        found.extend(
+            list.split(' ')
+                .filter_map(|pid| Pid::from_raw(pid.parse().ok()?)),
+        );
+    }
+    found
+}
+
+/// The command name (proc_pid_comm(5)).
+pub(crate) fn command(pid: Pid) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{}/comm", pid.as_raw_pid())).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+}
+
 fn numeric_entries(directory: &str) -> impl Iterator<Item = i32> {
     std::fs::read_dir(directory)
         .into_iter()
@@ -54,12 +136,12 @@ fn numeric_entries(directory: &str) -> impl Iterator<Item = i32> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-fn status(pid: Pid) -> Option<String> {
+pub(crate) fn status(pid: Pid) -> Option<String> {
     let bytes = std::fs::read(format!("/proc/{}/status", pid.as_raw_pid())).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
@@ -92,6 +174,15 @@ mod tests {
     }
 
     #[test]
+    fn a_stat_is_read_past_any_name() {
+        let rest = "S 1 2 3 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 4711 99";
+        assert_eq!(parse_stat(&format!("5 (a) b) {rest}")), Some((4711, false)));
+        let rest = rest.replacen('S', "Z", 1);
+        assert_eq!(parse_stat(&format!("5 (x) {rest}")), Some((4711, true)));
+        assert_eq!(parse_stat("5 (x) S 1"), None);
+    }
+
+    #[test]
     fn children_are_descendants_and_agents_lead_to_their_program() {
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())
@@ -100,6 +191,10 @@ mod tests {
             .unwrap();
         let pid = Pid::from_child(&child);
         assert!(descendants().contains(&pid));
+        let seen = Process::find(pid).unwrap();
+        assert!(!seen.ended && below().contains(&seen));
+        // A test has its own thread, and with it its own children.
+        assert!(!children().contains(&rustix::process::getpid()));
         let own = rustix::process::getpid();
         assert_eq!(of_agent(own, own.as_raw_pid() as u32), Some(own));
         assert_eq!(of_agent(pid, own.as_raw_pid() as u32), Some(own));

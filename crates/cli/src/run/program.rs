@@ -1,7 +1,9 @@
 //! Whether the program can run on far memory, found out before anything is started.
 //!
-//! The agent enters through `LD_PRELOAD`, so there must be a dynamic loader, it must be one for
-//! this machine's 64-bit code, and it must not be in secure-execution mode (`ld.so(8)`).
+//! The program must be this machine's 64-bit code. The agent enters through `LD_PRELOAD` where
+//! there is a dynamic loader, and that must not be in secure-execution mode (`ld.so(8)`); where
+//! there is none, through `ptrace(2)`. Programs that gain rights are not for either: traced, they
+//! would silently start without those.
 
 use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED, Failure};
 use elf::ElfStream;
@@ -38,8 +40,6 @@ pub(crate) enum ProgramError {
         program: PathBuf,
         cause: std::io::Error,
     },
-    #[error("{}: statically linked programs cannot run on far memory yet", .0.display())]
-    Static(PathBuf),
     #[error("{}: 32-bit programs cannot run on far memory", .0.display())]
     ThirtyTwoBit(PathBuf),
     #[error("{}: built for another kind of processor", .0.display())]
@@ -65,12 +65,23 @@ impl From<ProgramError> for Failure {
     }
 }
 
+/// A program that can be started with an agent.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    /// A dynamic loader starts it, or the interpreter if it is a script.
+    pub(crate) has_loader: bool,
+}
+
 /// Finds the program as `execvp(3)` does and checks that it can be started with an agent.
-pub(crate) fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
+pub(crate) fn find(name: &OsStr) -> Result<Found, ProgramError> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     let program = resolve(name, &path)?;
-    check(&program, 0)?;
-    Ok(program)
+    let has_loader = check(&program, 0)?;
+    Ok(Found {
+        path: program,
+        has_loader,
+    })
 }
 
 fn resolve(name: &OsStr, path: &OsStr) -> Result<PathBuf, ProgramError> {
@@ -114,7 +125,8 @@ fn check_executable(program: &Path) -> Result<(), ProgramError> {
     }
 }
 
-fn check(program: &Path, depth: u32) -> Result<(), ProgramError> {
+/// Does a dynamic loader start it?
+fn check(program: &Path, depth: u32) -> Result<bool, ProgramError> {
     let unreadable = |cause| ProgramError::Unreadable {
         program: program.into(),
         cause,
@@ -158,7 +170,20 @@ fn has_capabilities(file: &File) -> bool {
     rustix::fs::fgetxattr(file, "security.capability", &mut [0u8; 64]).is_ok()
 }
 
-fn check_elf(program: &Path, file: File) -> Result<(), ProgramError> {
+/// True for a program that a dynamic loader starts.
+pub(crate) fn is_dynamic(program: &Path) -> bool {
+    let Ok(file) = File::open(program) else {
+        return false;
+    };
+    ElfStream::<AnyEndian, _>::open_stream(file).is_ok_and(|elf| has_interpreter(&elf))
+}
+
+fn has_interpreter(elf: &ElfStream<AnyEndian, File>) -> bool {
+    let mut segments = elf.segments().iter();
+    segments.any(|segment| segment.p_type == PT_INTERP)
+}
+
+fn check_elf(program: &Path, file: File) -> Result<bool, ProgramError> {
     let elf = ElfStream::<AnyEndian, _>::open_stream(file)
         .map_err(|_| ProgramError::UnknownFormat(program.into()))?;
     if elf.ehdr.class == Class::ELF32 {
@@ -170,14 +195,7 @@ fn check_elf(program: &Path, file: File) -> Result<(), ProgramError> {
     if !matches!(elf.ehdr.e_type, ET_EXEC | ET_DYN) {
         return Err(ProgramError::UnknownFormat(program.into()));
     }
-    if !elf
-        .segments()
-        .iter()
-        .any(|segment| segment.p_type == PT_INTERP)
-    {
-        return Err(ProgramError::Static(program.into()));
-    }
-    Ok(())
+    Ok(has_interpreter(&elf))
 }
 
 #[cfg(test)]

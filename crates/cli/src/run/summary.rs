@@ -14,6 +14,8 @@ pub(crate) struct RunReport {
     /// The program did not start, because its agent could not; it has said why.
     pub(crate) refused: bool,
     pub(crate) cache: Bytes,
+    /// The most local memory that all processes together were seen to use.
+    pub(crate) local_peak: Bytes,
     pub(crate) processes: Vec<AgentReport>,
     pub(crate) nodes: Vec<NodeReport>,
 }
@@ -29,8 +31,8 @@ pub(crate) struct NodeReport {
 }
 
 impl RunReport {
-    /// Sums over all processes; but the cache limit holds for each process, so its peak is that
-    /// of the highest.
+    /// Sums over all processes; but peaks of memory were at different times, so theirs is that of
+    /// the highest.
     fn totals(&self) -> (AgentCounters, Histogram) {
         let mut counters = AgentCounters::default();
         let mut fault_ns = Histogram::default();
@@ -43,6 +45,12 @@ impl RunReport {
         counters.cache_bytes_peak = cache_peak;
         (counters, fault_ns)
     }
+
+    /// Processes whose agent did not come with the program's start.
+    fn injected(&self) -> usize {
+        let injected = self.processes.iter().filter(|process| process.injected);
+        injected.count()
+    }
 }
 
 /// The short block on standard error.
@@ -52,18 +60,27 @@ pub(crate) fn text(report: &RunReport) -> String {
         return "legato: no process attached to far memory\n".into();
     }
     let time = |per_mille| Duration::from_nanos(fault_ns.quantile(per_mille));
-    let processes = match report.processes.len() {
+    let mut processes = match report.processes.len() {
         1 => "1 process".to_owned(),
         count => format!("{count} processes"),
     };
     let mut text = String::new();
     // Writing to a String does not fail.
+    match report.injected() {
+        0 => {}
+        count => drop(write!(processes, " ({count} joined while running)")),
+    }
+    match counters.children_served {
+        0 => {}
+        1 => processes.push_str(" and 1 forked child"),
+        count => drop(write!(processes, " and {count} forked children")),
+    }
     let _ = writeln!(
         text,
         "legato: {processes}; far pages peak {} ({}); cache peak {} of {}",
         counters.far_pages_peak,
         Bytes::pages(counters.far_pages_peak),
-        Bytes(counters.cache_bytes_peak),
+        report.local_peak.max(Bytes(counters.cache_bytes_peak)),
         report.cache,
     );
     let _ = writeln!(
@@ -92,6 +109,11 @@ pub(crate) fn json(report: &RunReport) -> Value {
     let mut object = counter_fields(&counters);
     object.insert("exit_status".into(), report.exit_status.into());
     object.insert("cache_bytes_limit".into(), report.cache.0.into());
+    object.insert("local_bytes_peak".into(), report.local_peak.0.into());
+    object.insert("processes_injected".into(), report.injected().into());
+    // Of each process: sums of them say nothing.
+    object.remove("share_bytes_current");
+    object.remove("share_bytes_peak");
     object.insert("fault_ns".into(), quantiles(&fault_ns));
     object.insert("nodes".into(), report.nodes.iter().map(node).collect());
     object.insert(
@@ -132,6 +154,7 @@ fn process(process: &AgentReport) -> Value {
     let mut object = counter_fields(&process.stats.counters);
     object.insert("pid".into(), process.pid.into());
     object.insert("command".into(), process.command.as_str().into());
+    object.insert("injected".into(), process.injected.into());
     object.insert("fault_ns".into(), quantiles(&process.stats.fault_ns));
     object.into()
 }
@@ -152,6 +175,7 @@ mod tests {
         AgentReport {
             pid,
             command: "sort".into(),
+            injected: false,
             stats,
         }
     }
@@ -161,6 +185,7 @@ mod tests {
             exit_status: 3,
             refused: false,
             cache: Bytes::mib(64),
+            local_peak: Bytes::mib(3),
             processes: vec![
                 agent(10, 1 << 20, &[4_000, 5_000]),
                 agent(11, 1 << 21, &[9_000]),
@@ -180,6 +205,8 @@ mod tests {
         for name in [
             "exit_status",
             "cache_bytes_limit",
+            "local_bytes_peak",
+            "processes_injected",
             "cache_bytes_peak",
             "faults",
             "pages_fetched",
@@ -210,6 +237,21 @@ mod tests {
     }
 
     #[test]
+    fn processes_that_came_later_are_counted() {
+        let mut report = report();
+        report.processes[0].injected = true;
+        report.processes[1].stats.counters.children_served = 3;
+        let text = text(&report);
+        let expected = "2 processes (1 joined while running) and 3 forked children; far";
+        assert!(text.contains(expected), "{text}");
+        let value = json(&report);
+        assert_eq!(value["processes_injected"], 1);
+        assert_eq!(value["children_served"], 3);
+        assert_eq!(value["processes"][0]["injected"], true);
+        assert_eq!(value["processes"][1]["injected"], false);
+    }
+
+    #[test]
     fn the_summary_is_three_lines() {
         let text = text(&report());
         assert_eq!(text.lines().count(), 3);
@@ -217,7 +259,7 @@ mod tests {
             text.contains("2 processes; far pages peak 512 (2 MiB)"),
             "{text}"
         );
-        assert!(text.contains("cache peak 2 MiB of 64 MiB"), "{text}");
+        assert!(text.contains("cache peak 3 MiB of 64 MiB"), "{text}");
         assert!(text.lines().all(|line| line.starts_with("legato: ")));
     }
 }

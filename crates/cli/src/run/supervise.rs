@@ -1,18 +1,31 @@
 //! The loop of `legato run`: one thread that sleeps until a signal, an agent or a deadline.
 
-use super::agents::{Agent, AgentReport, Notice};
+mod families;
+mod shares;
+
+use super::agents::{Agent, AgentReport, Notice, TakenOn};
+use super::budget::Ledger;
 use super::control::ControlListener;
+use super::injector::{Injected, Injector};
+use super::intruder::{Intruder, Outcomes};
 use super::nodes::Nodes;
 use super::processes;
+use super::proxies::Proxies;
 use super::signals::{SignalEvent, Signals};
 use super::summary::{NodeReport, RunReport};
+use super::tree::Tree;
 use crate::failure::EXIT_SIGNAL_BASE;
 use crate::machine;
 use legato_base::Bytes;
-use legato_base::wire::control::Welcome;
+use legato_base::wire::control::{SupervisorMessage, Welcome};
+use legato_pager::uffd::injection::{Entry, InjectionError};
+use legato_pager::uffd::same_memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait, waitpid};
+use shares::Hand;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// A wait for background processes is worth a line after this long.
@@ -22,6 +35,9 @@ const WAITING_NOTICE: Duration = Duration::from_secs(1);
 const ATTACH_GRACE: Duration = Duration::from_millis(200);
 /// How long the listener rests when there is no descriptor left for another agent.
 const LISTENER_REST: Duration = Duration::from_millis(100);
+/// `wait(2)` for children of this thread alone, not for what the injector's threads trace
+/// (`__WNOTHREAD`).
+const OWN_CHILDREN: WaitOptions = WaitOptions::from_bits_retain(0x2000_0000);
 
 /// The supervisor of one run.
 #[derive(Debug)]
@@ -30,11 +46,24 @@ pub(crate) struct Supervisor {
     listener: ControlListener,
     listener_rests_until: Option<Instant>,
     nodes: Nodes,
+    /// The NIC of all agents, where they cannot open it themselves.
+    proxies: Option<Proxies>,
+    injector: Rc<RefCell<Injector>>,
+    /// What the injector has done for the tree.
+    outcomes: Outcomes,
     agents: Vec<Agent>,
+    ledger: Ledger,
+    /// Hands that have connected, for the agents that they work for.
+    hands: Vec<Hand>,
+    /// None if nothing can be put into running processes: then only those have an agent that
+    /// load it themselves.
+    tree: Option<Tree>,
     reports: Vec<AgentReport>,
     any_attached: bool,
     /// The program's own agent could not start, so the program did not either.
     refused: bool,
+    /// The program has had an agent. What it executes later has begun already.
+    began: bool,
     stage: Stage,
     main: Pid,
     cache: Bytes,
@@ -62,19 +91,28 @@ impl Supervisor {
     pub(crate) fn new(
         signals: Signals,
         listener: ControlListener,
-        nodes: Nodes,
+        (nodes, proxies): (Nodes, Option<Proxies>),
+        injector: Rc<RefCell<Injector>>,
         main: Pid,
         cache: Bytes,
     ) -> Self {
+        let (intruder, outcomes) = Intruder::new(Rc::clone(&injector));
         Self {
             signals,
             listener,
             listener_rests_until: None,
             nodes,
+            proxies,
+            injector,
+            outcomes,
             agents: Vec::new(),
+            ledger: Ledger::new(cache),
+            hands: Vec::new(),
+            tree: Some(Tree::new(Box::new(intruder), Instant::now())),
             reports: Vec::new(),
             any_attached: false,
             refused: false,
+            began: false,
             stage: Stage::Running,
             main,
             cache,
@@ -93,9 +131,14 @@ impl Supervisor {
             }
             self.sleep(now);
             self.handle_signals();
+            // An agent that refuses has said why before its injection ends.
+            let injected = self.injector.borrow_mut().results();
             let now = Instant::now();
             self.accept_agents(now);
             self.drive_agents(now);
+            self.handle_injected(injected);
+            self.look_at_tree(now);
+            self.settle_shares(now);
         }
     }
 
@@ -116,6 +159,7 @@ impl Supervisor {
             exit_status,
             refused: self.refused,
             cache: self.cache,
+            local_peak: self.ledger.resident_peak(),
             processes: self.reports,
             nodes: nodes.collect(),
         };
@@ -123,12 +167,18 @@ impl Supervisor {
     }
 
     fn sleep(&self, now: Instant) {
-        let mut descriptors = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        let injector = self.injector.borrow();
+        let mut descriptors = vec![
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(&*injector, PollFlags::IN),
+        ];
         if self.listener_rests_until.is_none() {
             descriptors.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         descriptors.extend(self.agents.iter().filter_map(Agent::descriptor));
-        let timeout = self.deadline().map(|deadline| {
+        let injector = self.tree.as_ref().and_then(Tree::descriptor);
+        descriptors.extend(injector.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let timeout = self.deadline(now).map(|deadline| {
             let left = deadline.saturating_duration_since(now);
             Timespec {
                 tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
@@ -140,7 +190,7 @@ impl Supervisor {
         let _ = poll(&mut descriptors, timeout.as_ref());
     }
 
-    fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self, now: Instant) -> Option<Instant> {
         let agents = self.agents.iter().filter_map(Agent::deadline);
         let waiting = match self.stage {
             Stage::Running => None,
@@ -151,7 +201,12 @@ impl Supervisor {
                 (!waiting.announced).then_some(waiting.since + WAITING_NOTICE)
             }
         };
-        agents.chain(waiting).chain(self.listener_rests_until).min()
+        agents
+            .chain(waiting)
+            .chain(self.listener_rests_until)
+            .chain(self.ledger.deadline(now))
+            .chain(self.tree.as_ref().map(Tree::deadline))
+            .min()
     }
 
     fn handle_signals(&mut self) {
@@ -216,14 +271,60 @@ impl Supervisor {
     /// Takes the exit statuses of all children that have ended: the program, memory nodes, and
     /// processes that were left behind by their parents.
     fn reap(&mut self) {
-        loop {
-            match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if pid == self.main => self.handle_main_ended(status),
-                Ok(Some((pid, _))) => self.nodes.handle_child_ended(pid),
-                Err(Errno::INTR) => {}
-                Ok(None) | Err(_) => return,
+        while let Some((pid, status)) = self.next_ended() {
+            if status.stopped() {
+                // Traced a moment ago.
+            } else if pid == self.main {
+                self.handle_main_ended(status);
+            } else {
+                self.nodes.handle_child_ended(pid);
             }
         }
+    }
+
+    fn next_ended(&self) -> Option<(Pid, WaitStatus)> {
+        if self.injector.borrow().is_idle() {
+            return wait_now(wait);
+        }
+        // To the parent of a child that is traced by a thread of the parent's, `wait(2)` tells
+        // stops as if it was the tracer, and takes them away from that.
+        let children = processes::children().into_iter();
+        let mut others = children.filter(|&pid| !self.injector.borrow().traces(pid));
+        others.find_map(|pid| wait_now(|options| waitpid(Some(pid), options)))
+    }
+
+    fn handle_injected(&mut self, injected: Vec<Injected>) {
+        if injected.is_empty() {
+            return;
+        }
+        for Injected { pid, entry, result } in injected {
+            // The tree knows what to do about a process that has run before.
+            if pid != self.main || self.tree.as_ref().is_some_and(|tree| tree.asks_for(pid)) {
+                self.outcomes.borrow_mut().push_back((pid, result));
+                continue;
+            }
+            let Err(error) = result else {
+                continue;
+            };
+            match error {
+                // Its end is the next event.
+                InjectionError::Gone => {}
+                InjectionError::AgentRefused if self.refused => {}
+                error if pid == self.main => {
+                    self.refused = true;
+                    say(&format!("the program cannot run on far memory: {error}"));
+                }
+                error => {
+                    let without = match entry {
+                        Entry::Agent => "far memory",
+                        Entry::Hand => "its pages being evicted",
+                    };
+                    say(&format!("process {pid} runs without {without}: {error}"));
+                }
+            }
+        }
+        // Those that were traced have not been waited for.
+        self.reap();
     }
 
     fn handle_main_ended(&mut self, status: WaitStatus) {
@@ -252,6 +353,9 @@ impl Supervisor {
                 };
                 say(&format!("waiting for {text} far memory"));
             }
+            return None;
+        }
+        if !self.injector.borrow().is_idle() {
             return None;
         }
         let exit_status = waiting.exit_status;
@@ -285,8 +389,15 @@ impl Supervisor {
     fn drive_agents(&mut self, now: Instant) {
         let mut agents = std::mem::take(&mut self.agents);
         let mut orphans = false;
+        let mut tasks: Vec<Pid> = agents.iter().filter_map(Agent::task).collect();
         for agent in &mut agents {
-            let mut notices = agent.handle_input(|| self.welcome(), now);
+            let take_on = |task| {
+                let shares = |&other: &Pid| same_memory(task, other) == Ok(true);
+                let first = !tasks.iter().any(shares);
+                tasks.push(task);
+                first.then(|| self.take_on())
+            };
+            let mut notices = agent.handle_input(take_on, now);
             notices.extend(agent.handle_time(now));
             self.any_attached |= agent.has_attached();
             for notice in notices {
@@ -295,9 +406,17 @@ impl Supervisor {
             }
             if agent.ended() {
                 self.reports.extend(agent.report());
+                if let Some(account) = agent.account() {
+                    self.ledger.close(account);
+                }
             }
         }
+        tell_replaced(&mut agents);
         self.agents = agents;
+        self.end_doomed_families();
+        for hand in std::mem::take(&mut self.hands) {
+            self.handle_hand(hand);
+        }
         if orphans {
             self.kill_orphans();
         }
@@ -305,26 +424,60 @@ impl Supervisor {
         self.agents.retain(|agent| !agent.ended());
     }
 
-    fn welcome(&self) -> Welcome {
+    fn take_on(&mut self) -> TakenOn {
         let drawn = machine::random_bytes().map(u64::from_le_bytes);
-        Welcome {
+        let (account, share_bytes) = self.ledger.open();
+        let welcome = Welcome {
             cache_bytes: self.cache.0,
+            share_bytes,
             client: drawn.expect("invariant: getrandom(2) does not fail once it has worked"),
             nodes: self.nodes.addresses(),
+            key: self.nodes.key.clone(),
+        };
+        TakenOn {
+            account,
+            welcome,
+            proxy: self.proxies.as_ref().and_then(Proxies::connect),
         }
     }
 
-    fn handle_notice(&mut self, agent: &Agent, notice: Notice) {
+    fn handle_notice(&mut self, agent: &mut Agent, notice: Notice) {
+        match (notice, agent.account()) {
+            (Notice::Ready, Some(account)) => {
+                self.ledger.handle_ready(account);
+                self.began |= agent.program_pid() == Some(self.main);
+                self.note_start(agent);
+            }
+            (Notice::Usage(usage), Some(account)) => self.ledger.handle_usage(account, usage),
+            (Notice::Holds { bytes }, Some(account)) => {
+                self.ledger.handle_holds(account, bytes, Instant::now());
+            }
+            (
+                Notice::Hand {
+                    pid,
+                    program,
+                    address,
+                    connection,
+                },
+                _,
+            ) => self.hands.push(Hand {
+                pid,
+                program,
+                address,
+                connection,
+            }),
+            (notice, _) => self.tell(agent, notice),
+        }
+    }
+
+    /// What people should know.
+    fn tell(&mut self, agent: &Agent, notice: Notice) {
         let program = format!("{} ({})", agent.command, agent.pid());
         match notice {
-            Notice::Failed { text } if agent.pid() == self.main.as_raw_pid() => {
-                self.refused = true;
-                say(&text);
-            }
-            Notice::Failed { text }
-            | Notice::Fatal { text }
-            | Notice::FarMemoryFull { text }
-            | Notice::Remark { text } => {
+            // Without an account an agent has no memory to speak of.
+            Notice::Ready | Notice::Usage(_) | Notice::Holds { .. } | Notice::Hand { .. } => {}
+            Notice::Failed { text } => self.dismiss(agent, &text),
+            Notice::Fatal { text } | Notice::FarMemoryFull { text } | Notice::Remark { text } => {
                 say(&format!("{program}: {text}"));
             }
             Notice::Incompatible { text } => say(&format!("an agent was sent away: {text}")),
@@ -345,6 +498,35 @@ impl Supervisor {
                      pages would read as zeros"
                 ));
             }
+        }
+    }
+}
+
+/// Agents whose program has another one by now: it has replaced itself.
+fn tell_replaced(agents: &mut [Agent]) {
+    for index in 0..agents.len() {
+        let (older, rest) = agents.split_at_mut(index);
+        let Some(program) = rest.first_mut().and_then(Agent::take_greeting) else {
+            continue;
+        };
+        for agent in older {
+            // Before it serves it does not listen.
+            if agent.has_attached() && agent.program_pid() == Some(program) {
+                // Whoever cannot be told looks by itself before long.
+                agent.send(&SupervisorMessage::Replaced);
+            }
+        }
+    }
+}
+
+/// What has ended, without waiting for an end.
+fn wait_now(
+    wait: impl Fn(WaitOptions) -> rustix::io::Result<Option<(Pid, WaitStatus)>>,
+) -> Option<(Pid, WaitStatus)> {
+    loop {
+        match wait(WaitOptions::NOHANG | OWN_CHILDREN) {
+            Err(Errno::INTR) => {}
+            result => return result.ok().flatten(),
         }
     }
 }

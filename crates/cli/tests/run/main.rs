@@ -8,13 +8,30 @@
 
 mod harness;
 
+mod budget;
+mod device_port;
+mod devices;
+mod doctor;
+mod forked;
+mod fuzz;
+mod injection;
 mod leftovers;
 mod limit;
 mod lost;
+mod masks;
 mod memory;
 mod pattern;
+mod peers;
+mod proxied;
+mod rdma;
 mod real_programs;
 mod redis;
 mod refusals;
+mod secret;
+mod semantics;
 mod signals;
+mod starts;
+mod static_programs;
 mod status;
+mod third_party;
+mod wire;

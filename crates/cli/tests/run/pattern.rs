@@ -1,6 +1,8 @@
 //! The pattern program over eight times the cache.
 
 use crate::harness::{Finished, Run, test_program};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 fn arguments(seed: u64, phases: &str) -> [String; 8] {
     let seed = seed.to_string();
@@ -54,6 +56,37 @@ fn pattern_moved_and_unmapped_pages() {
 #[test]
 fn pattern_protected_pages_and_the_heap() {
     far(5, "protect,heap");
+}
+
+/// Wrong: the kernel moves a page that it has just migrated without counting it (UFFDIO_MOVE), and
+/// what it held was given up.
+#[test]
+fn pattern_while_the_kernel_compacts_memory() {
+    const COMPACT: &str = "/proc/sys/vm/compact_memory";
+    if std::fs::write(COMPACT, "1").is_err() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED, no right to have memory compacted ({COMPACT})"
+        );
+        return;
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                std::fs::write(COMPACT, "1").unwrap();
+            }
+        });
+        let run = Run::far(test_program("pattern"))
+            .arguments(["--bytes", "64MiB", "--operations", "500"])
+            .arguments(["--phase", "protect,unmap,heap"])
+            .cache_mib(16)
+            .memory_mib(512)
+            .finish();
+        over.store(true, Relaxed);
+        let run = run.expect_code(0).expect_far_pages();
+        assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+    });
 }
 
 #[test]

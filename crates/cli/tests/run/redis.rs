@@ -9,18 +9,24 @@ use std::time::Duration;
 
 const CACHE_MIB: u64 = 64;
 const VALUE_BYTES: usize = 1024;
-/// 192 MiB of values.
-const KEYS: u64 = 3 * CACHE_MIB * 1024;
 /// Commands that are under way at once.
 const PIPELINE: u64 = 256;
 
 #[test]
 fn redis_gives_back_what_was_stored() {
+    let server = Run::far(system_program("redis-server")).memory_mib(1024);
+    stores_and_gives_back(server, CACHE_MIB);
+}
+
+/// The server as it is to be run, without its arguments; its values are three times the cache.
+pub(crate) fn stores_and_gives_back(server: Run, cache_mib: u64) {
+    let keys = 3 * cache_mib * 1024;
+    let shuffled = |seed| shuffled(keys, seed);
     let directory = test_directory();
     let socket = directory.join("socket");
-    let server = start(&socket);
+    let server = start(server.cache_mib(cache_mib), &socket);
     let mut client = Client::connect(&socket);
-    let all: Vec<u64> = (0..KEYS).collect();
+    let all: Vec<u64> = (0..keys).collect();
     client.store(&all, 1);
     client.check(&shuffled(1), |_| 1);
     // A third is written anew, and everything read again.
@@ -29,15 +35,15 @@ fn redis_gives_back_what_was_stored() {
     client.check(&shuffled(3), |key| if key % 3 == 0 { 2 } else { 1 });
     client.send(&[b"DBSIZE"]);
     client.flush();
-    assert_eq!(client.line(), format!(":{KEYS}"));
+    assert_eq!(client.line(), format!(":{keys}"));
     client.send(&[b"SHUTDOWN", b"NOSAVE"]);
     client.flush();
     server.finish().expect_code(0).expect_far_pages();
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-fn start(socket: &Path) -> Running {
-    let run = Run::far(system_program("redis-server"))
+fn start(server: Run, socket: &Path) -> Running {
+    let run = server
         .arguments([
             "--port",
             "0",
@@ -48,16 +54,14 @@ fn start(socket: &Path) -> Running {
             "--unixsocket",
         ])
         .arguments([socket])
-        .cache_mib(CACHE_MIB)
-        .memory_mib(1024)
         .start();
     run.wait_for_output("connections at");
     run
 }
 
-fn shuffled(seed: u64) -> Vec<u64> {
+fn shuffled(keys: u64, seed: u64) -> Vec<u64> {
     let mut random = Random::from_seed(seed);
-    let mut keys: Vec<u64> = (0..KEYS).collect();
+    let mut keys: Vec<u64> = (0..keys).collect();
     for last in (1..keys.len()).rev() {
         keys.swap(last, random.below(last as u64 + 1) as usize);
     }

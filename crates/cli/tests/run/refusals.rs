@@ -73,45 +73,6 @@ fn an_address_where_something_else_listens() {
     expect_refusal(echo().option("--nodes", &address), 2, &address);
 }
 
-#[test]
-fn a_static_program() {
-    let program = static_program();
-    Run::plain(&program).finish().expect_code(7);
-    expect_refusal(Run::far(&program), 2, "static");
-}
-
-/// The smallest static program: an ELF header, one loaded segment, and `exit(7)`.
-fn static_program() -> PathBuf {
-    const BASE: u64 = 0x40_0000;
-    const HEADERS: u64 = 64 + 56;
-    // mov edi, 7; mov eax, 60 (exit); syscall
-    const CODE: [u8; 12] = [0xBF, 7, 0, 0, 0, 0xB8, 60, 0, 0, 0, 0x0F, 0x05];
-    let size = HEADERS + CODE.len() as u64;
-    let mut file = vec![0x7F, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let half = |file: &mut Vec<u8>, values: &[u16]| {
-        values
-            .iter()
-            .for_each(|value| file.extend([*value as u8, (*value >> 8) as u8]));
-    };
-    let word = |file: &mut Vec<u8>, values: &[u64], bytes: usize| {
-        for value in values {
-            file.extend((0..bytes).map(|index| (value >> (8 * index)) as u8));
-        }
-    };
-    half(&mut file, &[2, 62]);
-    word(&mut file, &[1], 4);
-    word(&mut file, &[BASE + HEADERS, 64, 0], 8);
-    word(&mut file, &[0], 4);
-    half(&mut file, &[64, 56, 1, 0, 0, 0]);
-    word(&mut file, &[1, 5], 4);
-    word(&mut file, &[0, BASE, BASE, size, size, 4096], 8);
-    file.extend(CODE);
-    let path = test_directory().join("static");
-    fs::write(&path, file).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path
-}
-
 /// Without the capability and without access to /dev/userfaultfd.
 #[test]
 fn no_right_to_userfaultfd() {

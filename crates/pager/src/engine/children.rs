@@ -1,297 +1,210 @@
 //! Forked children, until they run a program of their own.
 //!
-//! A child starts with the parent's far pages, shared: the parent writes a changed page to a new
-//! slot while a child still reads the old one. The parent's pager serves the child's faults by
-//! copying; nothing is evicted from a child, whose memory is bounded by what it touches.
+//! A child starts with the parent's far pages, shared: whoever changes one of them writes it to a
+//! slot of its own. What is local the kernel shares by itself (copy on write). Pages leave a child
+//! as they leave the program, once a task of Legato's runs in its address space.
 
-use super::operation::OperationKind;
-use super::{Fault, Pager, PagerFabric};
-use crate::entry::{FarRecord, Location, WriteBack};
-use crate::far::NODE_DEADLINE;
-use crate::table::PageTable;
-use crate::{FillError, FrameBuffer, FrameIndex, FrameMemory, Kernel, PageRange, SpaceId};
+use super::{Fault, Pager};
+use crate::entry::{Location, PageEntry, WriteBack};
+use crate::{FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage};
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::rc::{Rc, Weak};
+use alloc::vec::Vec;
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Time};
+
+/// Pages that a child is given before pages can leave it, and how long it waits for more: memory
+/// in it is beyond the pager's reach until then. Most children run another program or end within
+/// this; and if nothing can be put into a child, it must not wait for ever.
+const GIVEN_MAX: u64 = 256;
+const REACH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Content of a page. In a box of its own, so that a weak reference to it does not hold its memory.
+#[derive(Debug)]
+pub(super) struct Content(Box<[u8; PAGE_SIZE]>);
+
+/// A forked child.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Child {
+    forked: Time,
+    /// Pages that entered it while none could leave.
+    given: u64,
+}
 
 /// How often children are asked whether they still live.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A forked child.
-#[derive(Debug, Default)]
-pub(super) struct Child {
-    /// Pages that were out of the parent when it forked. What is not here and missing was never
-    /// touched.
-    pages: PageTable<ChildPage>,
-    fetching: BTreeSet<PageNumber>,
-}
-
-/// Content of a page that a child has not touched yet.
-#[derive(Clone, Debug)]
-enum ChildPage {
-    Far(FarRecord),
-    /// On its way to a node when the parent forked.
-    Here(Box<[u8; PAGE_SIZE]>),
-    Lost,
-}
+/// And after a fork: a program that forks much must not be served for children of its past.
+const CHECK_AFTER_FORK: Duration = Duration::from_millis(10);
+/// Pages of a parent looked at together.
+const INHERITED_AT_A_TIME: usize = 4096;
 
 impl<K: Kernel> Pager<K> {
     pub(super) fn fork(&mut self, parent: SpaceId, child: SpaceId, now: Time) {
-        let pages = if parent == SpaceId::OWN {
-            self.copy_own_pages()
-        } else {
-            self.copy_child_pages(parent)
-        };
+        // In parts: a list of all far pages would be as large as the table.
+        let mut from = PageNumber(0);
+        loop {
+            let rest = PageRange::new(from, PageRange::ALL.end().0 - from.0);
+            let part: Vec<(SpacePage, PageEntry)> = self
+                .table
+                .range(parent, rest)
+                .filter(|(_, entry)| entry.location != Location::Resident)
+                .map(|(page, entry)| (page, *entry))
+                .take(INHERITED_AT_A_TIME)
+                .collect();
+            let Some((last, _)) = part.last() else { break };
+            from = last.page().plus(1);
+            for (page, entry) in part {
+                self.inherit(page, entry, SpacePage::new(child, page.page()));
+            }
+        }
         self.counters.children_served += 1;
         self.children.insert(
             child,
             Child {
-                pages,
-                fetching: BTreeSet::new(),
+                forked: now,
+                given: 0,
             },
         );
-        self.check_children_at = self.check_children_at.max(now).min(now + CHECK_INTERVAL);
+        self.check_children_at = self.check_children_at.min(now + CHECK_AFTER_FORK);
     }
 
-    fn copy_own_pages(&mut self) -> PageTable<ChildPage> {
-        let mut pages = PageTable::default();
-        for (page, entry) in self.table.iter() {
-            let content = match entry.location {
-                // The kernel has shared it.
-                Location::Resident => continue,
-                Location::Lost => ChildPage::Lost,
-                Location::Victim {
-                    frame,
-                    write_back: WriteBack::Queued | WriteBack::InFlight,
-                } => ChildPage::Here(
-                    self.kernel
-                        .frames()
-                        .page(frame, |content| Box::new(*content)),
-                ),
-                Location::Arrived { frame, .. } => ChildPage::Here(
-                    self.kernel
-                        .frames()
-                        .page(frame, |content| Box::new(*content)),
-                ),
-                Location::Far
-                | Location::Fetching { .. }
-                | Location::Victim {
-                    write_back: WriteBack::Done,
-                    ..
-                } => match entry.far {
-                    Some(record) => {
-                        self.store.extents.share(record.slot());
-                        ChildPage::Far(record)
-                    }
-                    None => ChildPage::Lost,
-                },
-            };
-            pages.insert(page, content);
-        }
-        pages
-    }
-
-    fn copy_child_pages(&mut self, parent: SpaceId) -> PageTable<ChildPage> {
-        let mut pages = PageTable::default();
-        let Some(parent) = self.children.get(&parent) else {
-            return pages;
-        };
-        for (page, content) in parent.pages.iter() {
-            if let ChildPage::Far(record) = content {
-                self.store.extents.share(record.slot());
+    /// Gives a child its own entry for a page that was out of its parent.
+    fn inherit(&mut self, from: SpacePage, entry: PageEntry, to: SpacePage) {
+        let in_frame = match entry.location {
+            Location::Resident
+            | Location::Lost
+            | Location::Kept
+            | Location::Far
+            | Location::Fetching { .. } => None,
+            Location::Victim { frame, write_back } => {
+                (write_back != WriteBack::Done).then_some(frame)
             }
-            pages.insert(page, content.clone());
+            Location::Arrived { frame, .. } => Some(frame),
+        };
+        let content = match (in_frame, entry.location) {
+            (Some(frame), _) => Some(self.take_over(from, entry.stamp, frame)),
+            (None, Location::Kept) => self.kept.get(&from).cloned(),
+            (None, _) => None,
+        };
+        let shared = entry.far.filter(|_| content.is_none());
+        let location = match (&content, shared) {
+            (Some(_), _) => Location::Kept,
+            (None, Some(_)) => Location::Far,
+            (None, None) => Location::Lost,
+        };
+        if let Some(slot) = shared {
+            self.store.extents.share(slot);
         }
-        pages
+        self.kept.extend(content.map(|content| (to, content)));
+        self.table.insert(
+            to,
+            PageEntry {
+                location,
+                far: shared,
+                prefetched: false,
+                unseen: false,
+                returning: false,
+                stamp: self.eviction_clock,
+            },
+        );
+    }
+
+    /// The content of a frame that may soon be needed for something else. Children that are forked
+    /// one after the other share it.
+    fn take_over(&mut self, page: SpacePage, stamp: u32, frame: FrameIndex) -> Rc<Content> {
+        let key = (page, stamp);
+        if let Some(content) = self.taken_over.get(&key).and_then(Weak::upgrade) {
+            return content;
+        }
+        if self.taken_over.len() > 2 * self.owners.len() {
+            self.taken_over
+                .retain(|_, content| content.strong_count() > 0);
+        }
+        let content = self
+            .kernel
+            .frames()
+            .page(frame, |content| Rc::new(Content(Box::new(*content))));
+        self.taken_over.insert(key, Rc::downgrade(&content));
+        content
+    }
+
+    /// True for a child that pages cannot leave yet, as long as that may change soon and memory is
+    /// short.
+    pub(super) fn must_wait_for_reach(&self, fault: Fault, now: Time) -> bool {
+        let space = fault.page.space();
+        self.children.get(&space).is_some_and(|child| {
+            child.given >= GIVEN_MAX && self.will_be_reached(space, child, now) && self.is_pressed()
+        })
+    }
+
+    fn will_be_reached(&self, space: SpaceId, child: &Child, now: Time) -> bool {
+        now < child.forked + REACH_PATIENCE && !self.kernel.can_evict(space)
+    }
+
+    /// Local pages now. What children were given is not among those that the kernel counts until it
+    /// reaches them.
+    pub(super) fn count_resident(&mut self, now: Time) -> u64 {
+        let counted = self.kernel.resident_pages();
+        let unreached = self
+            .children
+            .iter()
+            .filter(|&(&space, child)| self.will_be_reached(space, child, now));
+        counted + unreached.map(|(_, child)| child.given).sum::<u64>()
+    }
+
+    /// A page entered a space that pages cannot leave.
+    pub(super) fn count_given(&mut self, space: SpaceId) {
+        if let Some(child) = self.children.get_mut(&space) {
+            child.given += 1;
+        }
     }
 
     /// False if the fault must wait.
-    pub(super) fn serve_child(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
-        let Some(child) = self.children.get_mut(&fault.space) else {
-            return true;
-        };
-        if child.fetching.contains(&fault.page) {
-            return true;
-        }
-        match child.pages.entry(fault.page).cloned() {
-            None => {
-                let filled = self.kernel.zero_in(fault.space, fault.page);
-                self.filled_child(fault.space, fault.page, filled)
-            }
-            Some(ChildPage::Lost) => self.poison(fault.space, fault.page),
-            Some(ChildPage::Here(content)) => self.copy_to_child(fault, &content),
-            Some(ChildPage::Far(record)) => self.fetch_for_child(fault, record, net),
-        }
-    }
-
-    fn copy_to_child(&mut self, fault: Fault, content: &[u8; PAGE_SIZE]) -> bool {
-        let Some((frame, _)) = self.take_frames(1) else {
+    pub(super) fn serve_kept(&mut self, fault: Fault) -> bool {
+        let Some(frame) = self.frame_of_kept(fault.page) else {
             return false;
         };
-        self.kernel
-            .frames_mut()
-            .page_mut(frame, |page| *page = *content);
-        let filled = self.kernel.copy_in(fault.space, frame, fault.page);
-        self.release_frame(frame);
-        self.filled_child(fault.space, fault.page, filled)
-    }
-
-    /// Bookkeeping after a fill; false if it must be tried again.
-    fn filled_child(
-        &mut self,
-        space: SpaceId,
-        page: PageNumber,
-        filled: Result<(), FillError>,
-    ) -> bool {
-        match filled {
-            Err(FillError::Again | FillError::NoMemory) => return false,
-            Err(FillError::Present) => self.kernel.wake(space, page),
-            // The mapping or the child is gone: nobody waits.
-            Ok(()) | Err(FillError::Gone | FillError::SpaceGone | FillError::CopyOnly) => {}
+        if let Some(entry) = self.table.entry_mut(fault.page) {
+            entry.location = Location::Arrived {
+                frame,
+                demanded: true,
+            };
         }
-        self.drop_child_page(space, page);
+        self.arrived.push(frame);
+        self.demands.entry(fault.page).or_insert(fault.at);
+        self.fill_arrived();
         true
     }
 
-    fn drop_child_page(&mut self, space: SpaceId, page: PageNumber) {
-        let dropped = self
-            .children
-            .get_mut(&space)
-            .and_then(|child| child.pages.remove(page));
-        if let Some(ChildPage::Far(record)) = dropped {
-            self.release_far(Some(record));
-        }
-    }
-
-    fn fetch_for_child(
-        &mut self,
-        fault: Fault,
-        record: FarRecord,
-        net: &mut PagerFabric<'_>,
-    ) -> bool {
-        let Some((connection, place)) = self.store.locate(record.slot()) else {
-            self.lose_child_page(fault.space, fault.page);
-            return self.poison(fault.space, fault.page);
+    /// Puts a kept page into a frame; None while frames are short.
+    fn frame_of_kept(&mut self, page: SpacePage) -> Option<FrameIndex> {
+        let (frame, _) = self.take_frames(1)?;
+        let Some(content) = self.kept.remove(&page) else {
+            unreachable!("invariant: a kept page has content");
         };
-        let Some((frame, _)) = self.take_frames(1) else {
-            return false;
-        };
-        let buffer = FrameBuffer::new(self.kernel.frames(), frame);
-        match net.fabric.read(
-            net.provider,
-            connection,
-            place,
-            buffer,
-            net.now + NODE_DEADLINE,
-        ) {
-            Ok(id) => {
-                let (space, page) = (fault.space, fault.page);
-                self.start_operation(
-                    id,
-                    OperationKind::ChildRead {
-                        space,
-                        page,
-                        record,
-                    },
-                );
-                if let Some(child) = self.children.get_mut(&space) {
-                    child.fetching.insert(page);
-                }
-                true
-            }
-            Err((_, buffer)) => {
-                self.release_frame(buffer.into_frame());
-                false
-            }
-        }
+        self.kernel
+            .frames_mut()
+            .page_mut(frame, |page| *page = *content.0);
+        self.own(frame, page);
+        Some(frame)
     }
 
-    pub(super) fn finish_child_fetch(
-        &mut self,
-        space: SpaceId,
-        page: PageNumber,
-        record: FarRecord,
-        frame: FrameIndex,
-        success: bool,
-        now: Time,
-    ) {
-        let good = success && self.verify(frame, &record).is_ok();
-        self.counters.pages_fetched += u64::from(success);
-        let wanted = self.children.get_mut(&space).is_some_and(|child| {
-            child.fetching.remove(&page);
-            matches!(child.pages.entry(page), Some(ChildPage::Far(now)) if *now == record)
-        });
-        let again = Fault {
-            space,
-            page,
-            at: now,
-        };
-        if !wanted {
-            // Unmapped or emptied meanwhile; whoever waits faults again and is served anew.
-            self.kernel.wake(space, page);
-        } else if good {
-            let filled = self.kernel.copy_in(space, frame, page);
-            if !self.filled_child(space, page, filled) {
-                self.stalled.push_back(again);
+    /// Sends what was kept to the nodes as soon as there are frames for it: kept pages are local
+    /// memory that nobody asked for.
+    pub(super) fn release_kept(&mut self) {
+        while u64::from(self.frames.free()) > self.budget.reserve / 2 {
+            let Some((&page, _)) = self.kept.first_key_value() else {
+                return;
+            };
+            let Some(frame) = self.frame_of_kept(page) else {
+                return;
+            };
+            // A place in a queue that the frame's last page left behind must not stand for this one.
+            self.eviction_clock = self.eviction_clock.wrapping_add(1);
+            if let Some(entry) = self.table.entry_mut(page) {
+                entry.stamp = self.eviction_clock;
             }
-        } else {
-            if success {
-                self.counters.pages_rejected += 1;
-            }
-            self.lose_child_page(space, page);
-            self.stalled.push_back(again);
-        }
-        self.release_frame(frame);
-    }
-
-    fn lose_child_page(&mut self, space: SpaceId, page: PageNumber) {
-        self.drop_child_page(space, page);
-        self.counters.pages_lost += 1;
-        if let Some(child) = self.children.get_mut(&space) {
-            child.pages.insert(page, ChildPage::Lost);
-        }
-    }
-
-    /// Marks what a child had on lost nodes; returns how many pages.
-    pub(super) fn lose_pages_of_children(&mut self) -> u64 {
-        let store = &self.store;
-        let mut lost = 0;
-        for child in self.children.values_mut() {
-            for (_, content) in child.pages.iter_mut() {
-                if matches!(content, ChildPage::Far(at) if store.extents.locate(at.slot()).is_none())
-                {
-                    *content = ChildPage::Lost;
-                    lost += 1;
-                }
-            }
-        }
-        lost
-    }
-
-    pub(super) fn remove_in_child(&mut self, space: SpaceId, range: PageRange) {
-        self.forget_stalled(space, range);
-        let Some(child) = self.children.get_mut(&space) else {
-            return;
-        };
-        for (page, content) in child.pages.remove_range(range) {
-            if let ChildPage::Far(record) = content {
-                self.release_far(Some(record));
-            }
-            self.kernel.wake(space, page);
-        }
-    }
-
-    pub(super) fn remap_in_child(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
-        self.remove_in_child(space, PageRange::new(to, from.count));
-        self.forget_stalled(space, from);
-        let Some(child) = self.children.get_mut(&space) else {
-            return;
-        };
-        for (page, content) in child.pages.remove_range(from) {
-            child
-                .pages
-                .insert(PageNumber(to.0 + (page.0 - from.start.0)), content);
-            self.kernel.wake(space, page);
+            self.queue_write(page, frame);
         }
     }
 
@@ -301,19 +214,29 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         self.check_children_at = now + CHECK_INTERVAL;
-        let gone: alloc::vec::Vec<SpaceId> = self
+        let gone: Vec<SpaceId> = self
             .children
             .keys()
             .copied()
             .filter(|&space| !self.kernel.space_alive(space))
             .collect();
         for space in gone {
-            self.kernel.close_space(space);
-            let all = PageRange::new(PageNumber(0), u64::MAX);
-            self.remove_in_child(space, all);
+            self.close_space(space);
             self.children.remove(&space);
-            self.stalled.retain(|fault| fault.space != space);
         }
+    }
+
+    /// The program has ended or runs another image, and forked children of it go on.
+    pub fn close_own_space(&mut self) {
+        self.close_space(SpaceId::OWN);
+    }
+
+    fn close_space(&mut self, space: SpaceId) {
+        self.kernel.close_space(space);
+        self.remove(space, PageRange::ALL);
+        self.stalled.retain(|fault| fault.page.space() != space);
+        self.out_of_reach
+            .retain(|fault| fault.page.space() != space);
     }
 
     pub(super) fn children_deadline(&self) -> Time {

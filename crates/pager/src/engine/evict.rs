@@ -6,20 +6,24 @@ use crate::entry::Location;
 use crate::entry::PageEntry;
 use crate::replacement::Queued;
 use crate::table::PageTable;
-use crate::{EvictError, FrameIndex, FrameMemory, Kernel};
+use crate::{Departure, EvictError, FrameIndex, FrameMemory, Kernel, SpacePage};
 use alloc::vec::Vec;
+use legato_base::PageChecksum;
 use legato_base::checksum::is_zero;
-use legato_base::{PageChecksum, PageNumber};
 
-/// Pages that stay, however short memory is: a program that loses a page for each one that it gets
-/// never finishes an instruction that needs both.
+/// Pages that stay for each address space, however short memory is: a program that loses a page for
+/// each one that it gets never finishes an instruction that needs both.
 const WORKING_SET_MIN: u64 = 64;
 
 impl<K: Kernel> Pager<K> {
     /// Moves up to `count` pages out. Returns how many left, or None if the address space must
     /// settle first.
     pub(super) fn evict(&mut self, count: u64) -> Option<u64> {
-        let spare = self.tracked.saturating_sub(WORKING_SET_MIN);
+        let working_set = WORKING_SET_MIN * (1 + self.children.len() as u64);
+        let spare = self
+            .tracked
+            .saturating_sub(working_set.min(self.budget.limit / 8))
+            .saturating_sub(self.unmovable.len() as u64);
         let victims = self.choose_victims(count.min(u64::from(self.frames.empty())).min(spare));
         self.evict_pages(victims)
     }
@@ -28,37 +32,74 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn evict_pages(&mut self, mut victims: Vec<Queued>) -> Option<u64> {
         victims.sort_unstable_by_key(|victim| victim.page);
         let mut evicted = 0;
-        let mut rest = victims.as_slice();
+        loop {
+            let mut runs = self.take_runs(&victims);
+            self.kernel.move_out_runs(&mut runs);
+            let mut stayed = Vec::new();
+            let mut unsettled = false;
+            let mut rest = victims.as_slice();
+            let mut tried = 0;
+            for run in &runs {
+                let (batch, later) = rest.split_at(run.count as usize);
+                rest = later;
+                evicted += u64::from(run.moved);
+                tried += self.handle_departure(run, batch, &mut stayed);
+                unsettled |= run.error == Some(EvictError::Again);
+            }
+            stayed.extend(rest);
+            if unsettled || tried == 0 {
+                self.queue_again(&stayed);
+                return (!unsettled).then_some(evicted);
+            }
+            victims = stayed;
+        }
+    }
+
+    /// Frames for the victims, which are in order of address, as far as there are frames.
+    fn take_runs(&mut self, victims: &[Queued]) -> Vec<Departure> {
+        let mut runs = Vec::new();
+        let mut rest = victims;
         while let Some(first) = rest.first() {
             let run = rest
                 .windows(2)
-                .take_while(|pair| pair[1].page.0 == pair[0].page.0 + 1)
+                .take_while(|pair| pair[1].page.follows(pair[0].page))
                 .count() as u32
                 + 1;
             let Some((frame, room)) = self.frames.take_empty_run(run) else {
                 break;
             };
-            let (moved, result) = self.kernel.move_out(first.page, frame, room);
-            for step in 0..moved {
-                self.handle_moved_out(first.page.plus(u64::from(step)), frame.plus(step));
-            }
-            for step in moved..room {
-                self.frames.emptied(frame.plus(step));
-            }
-            evicted += u64::from(moved);
-            rest = &rest[moved as usize..];
-            let (Err(error), Some(failed)) = (result, rest.first()) else {
-                continue;
-            };
-            if error == EvictError::Again {
-                self.queue_again(rest);
-                return None;
-            }
-            self.handle_evict_error(*failed, error);
-            rest = &rest[1..];
+            runs.push(Departure::new(first.page, frame, room));
+            rest = &rest[room as usize..];
         }
-        self.queue_again(rest);
-        Some(evicted)
+        runs
+    }
+
+    /// Books what has left, and collects what may be tried again. Returns how many pages have
+    /// left or failed.
+    fn handle_departure(
+        &mut self,
+        run: &Departure,
+        batch: &[Queued],
+        stayed: &mut Vec<Queued>,
+    ) -> u32 {
+        for step in 0..run.moved {
+            self.handle_moved_out(run.page.plus(u64::from(step)), run.frame.plus(step));
+        }
+        for step in run.moved..run.count {
+            self.frames.emptied(run.frame.plus(step));
+        }
+        let left = &batch[run.moved as usize..];
+        match (run.error, left.split_first()) {
+            (Some(error), Some((failed, others))) if error != EvictError::Again => {
+                self.handle_evict_error(*failed, error);
+                stayed.extend(others);
+                run.moved + 1
+            }
+            _ => {
+                stayed.extend(left);
+                run.moved
+            }
+        }
     }
 
     fn choose_victims(&mut self, count: u64) -> Vec<Queued> {
@@ -84,14 +125,18 @@ impl<K: Kernel> Pager<K> {
             // way; the event of the MADV_FREE has removed the entry then. Not a candidate again.
             EvictError::Absent => return,
         }
-        // Later, when the device, the lock or the protection may be gone.
-        self.replacement.inserted(failed);
+        // Later, when the device, the lock or the protection may be gone. Not at once: each try
+        // costs as much as moving a page, and a queue of such pages would take all of the time.
+        self.unmovable.push(failed);
     }
 
     /// The page is in a frame now; what must happen to its content?
-    fn handle_moved_out(&mut self, page: PageNumber, frame: FrameIndex) {
+    fn handle_moved_out(&mut self, page: SpacePage, frame: FrameIndex) {
         self.counters.pages_evicted += 1;
         self.tracked -= 1;
+        if self.kernel.moves_memory(page.space()) {
+            self.frames.mark_foreign(frame);
+        }
         self.eviction_clock = self.eviction_clock.wrapping_add(1);
         let Some(entry) = self.table.entry_mut(page) else {
             // `choose_victims` took it from the table in this very call.
@@ -110,10 +155,11 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         let checksum = self.kernel.frames().page(frame, PageChecksum::of);
-        let clean = far.is_some_and(|record| {
-            record.checksum == checksum
-                && self.store.locate(record.slot()).is_some()
-                && !self.is_being_written(record.version)
+        let record = far
+            .filter(|&slot| self.store.locate(slot).is_some())
+            .and_then(|slot| self.store.extents.record(slot));
+        let clean = record.is_some_and(|record| {
+            record.checksum == checksum && !self.is_being_written(record.version)
         });
         self.own(frame, page);
         if clean {

@@ -2,8 +2,8 @@
 
 use super::{Fault, Pager, PagerEvent, PagerFabric};
 use crate::entry::{Location, PageEntry, WriteBack};
-use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpaceId};
-use legato_base::{PageNumber, Time};
+use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
+use legato_base::Time;
 
 /// A page that the table calls resident may fault once for each thread that raced for it. This
 /// many times in a row means that the kernel has lost it.
@@ -13,7 +13,10 @@ impl<K: Kernel> Pager<K> {
     /// A thread touched a missing page, and waits.
     pub fn handle_fault(&mut self, fault: Fault, net: &mut PagerFabric<'_>) {
         self.counters.faults += 1;
-        if !self.serve(fault, net) {
+        if self.must_wait_for_reach(fault, net.now) {
+            self.counters.faults_stalled += 1;
+            self.out_of_reach.push_back(fault);
+        } else if !self.serve(fault, net) {
             self.counters.faults_stalled += 1;
             self.stalled.push_back(fault);
         }
@@ -21,6 +24,13 @@ impl<K: Kernel> Pager<K> {
 
     /// Faults that had to wait, oldest first.
     pub(super) fn retry_stalled(&mut self, net: &mut PagerFabric<'_>) {
+        for fault in core::mem::take(&mut self.out_of_reach) {
+            if self.must_wait_for_reach(fault, net.now) {
+                self.out_of_reach.push_back(fault);
+            } else {
+                self.stalled.push_back(fault);
+            }
+        }
         for _ in 0..self.stalled.len() {
             let Some(fault) = self.stalled.pop_front() else {
                 return;
@@ -34,9 +44,6 @@ impl<K: Kernel> Pager<K> {
 
     /// False if the fault must wait for something that is short.
     fn serve(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
-        if fault.space != SpaceId::OWN {
-            return self.serve_child(fault, net);
-        }
         let Some(entry) = self.table.entry(fault.page) else {
             return self.serve_untouched(fault);
         };
@@ -52,6 +59,7 @@ impl<K: Kernel> Pager<K> {
                 self.demand(fault.page, fault.at);
                 true
             }
+            Location::Kept => self.serve_kept(fault),
             Location::Lost => self.serve_lost(fault.page),
         }
     }
@@ -71,7 +79,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// How far to prefetch behind a fault; what that fault shows to be used is marked so.
-    fn advise(&mut self, page: PageNumber) -> u32 {
+    fn advise(&mut self, page: SpacePage) -> u32 {
         let advice = self.prefetcher.handle_fault(page);
         let (first, count) = advice.used;
         for step in 0..u64::from(count) {
@@ -82,7 +90,7 @@ impl<K: Kernel> Pager<K> {
         advice.window
     }
 
-    fn prefetch_untouched(&mut self, page: PageNumber, window: u32) {
+    fn prefetch_untouched(&mut self, page: SpacePage, window: u32) {
         let wanted = (1..=u64::from(window))
             .map(|step| page.plus(step))
             .take_while(|&next| self.table.entry(next).is_none() && self.kernel.is_registered(next))
@@ -109,7 +117,7 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    fn zero_fill(&mut self, page: PageNumber, frame: FrameIndex, demanded: bool) {
+    fn zero_fill(&mut self, page: SpacePage, frame: FrameIndex, demanded: bool) {
         self.kernel
             .frames_mut()
             .page_mut(frame, |page| page.fill(0));
@@ -186,7 +194,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// A page that is on its way has been asked for.
-    fn demand(&mut self, page: PageNumber, at: Time) {
+    fn demand(&mut self, page: SpacePage, at: Time) {
         self.demands.entry(page).or_insert(at);
         if let Some(entry) = self.table.entry_mut(page) {
             entry.prefetched = false;
@@ -202,21 +210,21 @@ impl<K: Kernel> Pager<K> {
     /// `madvise` drops its range only after its event was read, so it can take away what entered
     /// in between. The page has had no other content than what was dropped: it is zeros again. If
     /// it is still there the fault was only late.
-    fn serve_dropped(&mut self, page: PageNumber) -> bool {
-        match self.kernel.zero_in(SpaceId::OWN, page) {
+    fn serve_dropped(&mut self, page: SpacePage) -> bool {
+        match self.kernel.zero_in(page) {
             Ok(()) => {
                 self.resident += 1;
                 true
             }
             Err(FillError::Again | FillError::NoMemory) => false,
             Err(_) => {
-                self.kernel.wake(SpaceId::OWN, page);
+                self.kernel.wake(page);
                 true
             }
         }
     }
 
-    fn serve_spurious(&mut self, page: PageNumber) {
+    fn serve_spurious(&mut self, page: SpacePage) {
         self.spurious = if self.spurious.0 == page {
             (page, self.spurious.1 + 1)
         } else {
@@ -224,15 +232,15 @@ impl<K: Kernel> Pager<K> {
         };
         if self.spurious.1 > SPURIOUS_FAULTS_MAX {
             self.spurious.1 = 0;
-            self.events.push_back(PagerEvent::Inconsistent { page });
+            self.events.push_back(PagerEvent::PageVanished { page });
             return;
         }
-        self.kernel.wake(SpaceId::OWN, page);
+        self.kernel.wake(page);
     }
 
     /// False while the kernel cannot poison: the thread goes on waiting.
-    fn serve_lost(&mut self, page: PageNumber) -> bool {
+    fn serve_lost(&mut self, page: SpacePage) -> bool {
         self.demands.remove(&page);
-        self.poison(SpaceId::OWN, page)
+        self.poison(page)
     }
 }

@@ -4,15 +4,15 @@ use super::operation::OperationKind;
 use super::{Pager, PagerEvent, PagerFabric};
 use crate::entry::{FarRecord, Location, PageEntry};
 use crate::far::NODE_DEADLINE;
-use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel};
+use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel, SpacePage};
+use legato_base::Time;
 use legato_base::wire::slot::{SlotMismatch, SlotRecord};
-use legato_base::{PageNumber, Time};
 
 impl<K: Kernel> Pager<K> {
     /// Starts fetching a far page, or finds it lost. False if that must wait.
     pub(super) fn fetch(
         &mut self,
-        page: PageNumber,
+        page: SpacePage,
         demanded: bool,
         net: &mut PagerFabric<'_>,
     ) -> bool {
@@ -25,7 +25,7 @@ impl<K: Kernel> Pager<K> {
     /// As [`Self::fetch`], into a frame that was taken for it; the frame is released on failure.
     fn fetch_into(
         &mut self,
-        page: PageNumber,
+        page: SpacePage,
         frame: FrameIndex,
         demanded: bool,
         net: &mut PagerFabric<'_>,
@@ -35,9 +35,7 @@ impl<K: Kernel> Pager<K> {
             return false;
         };
         let stamp = entry.stamp;
-        let place = entry
-            .far
-            .and_then(|record| self.store.locate(record.slot()));
+        let place = entry.far.and_then(|slot| self.store.locate(slot));
         let Some((connection, place)) = place else {
             self.release_frame(frame);
             self.lose_page(page);
@@ -50,7 +48,7 @@ impl<K: Kernel> Pager<K> {
             .read(net.provider, connection, place, buffer, deadline)
         {
             Ok(id) => {
-                self.start_operation(id, OperationKind::Read);
+                self.start_operation(id, OperationKind::Read { frame });
                 self.own(frame, page);
                 if let Some(entry) = self.table.entry_mut(page) {
                     entry.location = Location::Fetching { frame, demanded };
@@ -69,12 +67,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Brings the far pages behind `page`, as many as spare frames and queues allow.
-    pub(super) fn prefetch_far(
-        &mut self,
-        page: PageNumber,
-        window: u32,
-        net: &mut PagerFabric<'_>,
-    ) {
+    pub(super) fn prefetch_far(&mut self, page: SpacePage, window: u32, net: &mut PagerFabric<'_>) {
         if window == 0 {
             return;
         }
@@ -130,7 +123,7 @@ impl<K: Kernel> Pager<K> {
             return;
         };
         assert_eq!(expected, frame, "invariant: a fetching page owns one frame");
-        let record = entry.far;
+        let far = entry.far;
         if !success {
             // The connection is going down with it; what that means for the page comes next.
             entry.location = Location::Far;
@@ -139,6 +132,7 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         self.counters.pages_fetched += 1;
+        let record = far.and_then(|slot| self.store.extents.record(slot));
         match record.map(|record| self.verify(frame, &record)) {
             Some(Ok(())) => {
                 entry_location(&mut self.table, page, Location::Arrived { frame, demanded });
@@ -154,11 +148,25 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
+    /// A fetch that never ends: its page is served anew, and the frame is nobody's.
+    pub(super) fn abandon_fetch(&mut self, frame: FrameIndex, now: Time) {
+        let Some(page) = self.owner_of(frame) else {
+            return;
+        };
+        self.owners[frame.0 as usize] = None;
+        if let Some(entry) = self.table.entry_mut(page)
+            && matches!(entry.location, Location::Fetching { frame: own, .. } if own == frame)
+        {
+            entry.location = Location::Far;
+            self.wait_again(page, now);
+        }
+    }
+
     /// Compares what came with the process's own word.
     pub(super) fn verify(&self, frame: FrameIndex, record: &FarRecord) -> Result<(), SlotMismatch> {
         let expected = SlotRecord {
             client: self.client,
-            page: PageNumber(0),
+            page: legato_base::PageNumber(0),
             version: record.version,
             checksum: record.checksum,
         };
@@ -169,21 +177,17 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Threads that wait for a page are served anew, now that its state has changed.
-    fn wait_again(&mut self, page: PageNumber, now: Time) {
+    fn wait_again(&mut self, page: SpacePage, now: Time) {
         if let Some(at) = self.demands.remove(&page) {
             let at = at.min(now);
-            self.stalled.push_back(super::Fault {
-                space: crate::SpaceId::OWN,
-                page,
-                at,
-            });
+            self.stalled.push_back(super::Fault { page, at });
         }
     }
 }
 
 fn entry_location(
     table: &mut crate::table::PageTable<PageEntry>,
-    page: PageNumber,
+    page: SpacePage,
     location: Location,
 ) {
     if let Some(entry) = table.entry_mut(page) {

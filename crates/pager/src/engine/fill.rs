@@ -3,9 +3,8 @@
 use super::{Pager, PagerEvent};
 use crate::entry::Location;
 use crate::replacement::Queued;
-use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpaceId};
+use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
 use alloc::vec::Vec;
-use legato_base::PageNumber;
 use legato_base::checksum::is_zero;
 
 /// A page that waits to enter.
@@ -13,7 +12,7 @@ use legato_base::checksum::is_zero;
 struct Arrival {
     /// False sorts first: pages that somebody waits for.
     undemanded: bool,
-    page: PageNumber,
+    page: SpacePage,
     frame: FrameIndex,
 }
 
@@ -29,7 +28,7 @@ impl<K: Kernel> Pager<K> {
             let run = run_length(rest);
             let (moved, result) = self.kernel.move_in(first.frame, first.page, run as u32);
             for arrival in &rest[..moved as usize] {
-                if self.kernel.moves_memory() {
+                if self.kernel.moves_memory(arrival.page.space()) {
                     self.frames.emptied(arrival.frame);
                     self.owners[arrival.frame.0 as usize] = None;
                 } else {
@@ -54,7 +53,7 @@ impl<K: Kernel> Pager<K> {
 
     fn take_arrivals(&mut self) -> Vec<Arrival> {
         let frames = core::mem::take(&mut self.arrived);
-        let mut arrivals: Vec<Arrival> = frames
+        let arrivals = frames
             .into_iter()
             .filter_map(|frame| {
                 let page = self.owner_of(frame)?;
@@ -71,53 +70,69 @@ impl<K: Kernel> Pager<K> {
                 }
             })
             .collect();
-        arrivals.sort_unstable();
-        arrivals
+        in_order(arrivals)
     }
 
     fn handle_fill_error(&mut self, failed: Arrival, error: FillError) {
         match error {
-            FillError::CopyOnly => {
-                match self.kernel.copy_in(SpaceId::OWN, failed.frame, failed.page) {
-                    Ok(()) => {
-                        self.resident += 1;
-                        self.release_frame(failed.frame);
-                        self.entered(failed.page);
-                    }
-                    Err(FillError::Again | FillError::NoMemory | FillError::CopyOnly) => {
-                        self.arrived.push(failed.frame);
-                    }
-                    Err(error) => self.handle_fill_error(failed, error),
+            FillError::CopyOnly => match self.kernel.copy_in(failed.frame, failed.page) {
+                Ok(()) => {
+                    self.resident += 1;
+                    self.release_frame(failed.frame);
+                    self.entered(failed.page);
                 }
-            }
+                Err(FillError::Again | FillError::NoMemory | FillError::CopyOnly) => {
+                    self.arrived.push(failed.frame);
+                }
+                Err(error) => self.handle_fill_error(failed, error),
+            },
             FillError::Present => {
                 self.release_frame(failed.frame);
                 self.entered(failed.page);
-                self.kernel.wake(SpaceId::OWN, failed.page);
+                self.kernel.wake(failed.page);
             }
+            // The last process of the space has ended, which is not announced.
+            FillError::SpaceGone => self.forget_arrival(failed),
             // A fault that was read before its mapping went, of a thread that no longer waits.
-            FillError::Gone | FillError::SpaceGone
-                if self.kernel.frames().page(failed.frame, is_zero) =>
-            {
-                let entry = self.table.remove(failed.page);
-                self.release_far(entry.and_then(|entry| entry.far));
-                self.demands.remove(&failed.page);
-                self.release_frame(failed.frame);
-                self.kernel.wake(SpaceId::OWN, failed.page);
+            FillError::Gone if self.kernel.frames().page(failed.frame, is_zero) => {
+                self.forget_arrival(failed);
             }
             // Unmapping is announced before it is done, and until the announcement is read every
             // move says Again. A mapping that is gone without one would read zeros: stop.
-            FillError::Gone | FillError::SpaceGone => {
+            FillError::Gone => {
                 self.arrived.push(failed.frame);
                 self.events
-                    .push_back(PagerEvent::Inconsistent { page: failed.page });
+                    .push_back(PagerEvent::MappingVanished { page: failed.page });
             }
+            // Not to be tried again, nor looked into: whoever touches the frame waits for ever.
+            FillError::Empty => self.events.push_back(PagerEvent::FrameEmpty {
+                page: failed.page,
+                frame: failed.frame,
+            }),
             FillError::NoMemory | FillError::Again => self.arrived.push(failed.frame),
         }
     }
 
-    /// The page is in the program.
-    fn entered(&mut self, page: PageNumber) {
+    fn forget_arrival(&mut self, gone: Arrival) {
+        let entry = self.table.remove(gone.page);
+        self.release_far(entry.and_then(|entry| entry.far));
+        self.demands.remove(&gone.page);
+        self.release_frame(gone.frame);
+        self.kernel.wake(gone.page);
+    }
+
+    /// The page is in its address space.
+    fn entered(&mut self, page: SpacePage) {
+        if let Some(at) = self.demands.remove(&page) {
+            self.served_since.push(at);
+        }
+        if !self.kernel.can_evict(page.space()) {
+            self.count_given(page.space());
+            // Nothing is known of it from here on. When pages can leave, it is found there.
+            let entry = self.table.remove(page);
+            self.release_far(entry.and_then(|entry| entry.far));
+            return;
+        }
         let stamp = self.next_stamp();
         let Some(entry) = self.table.entry_mut(page) else {
             unreachable!("invariant: a page that enters is in the table");
@@ -131,10 +146,15 @@ impl<K: Kernel> Pager<K> {
         } else {
             self.replacement.inserted(queued);
         }
-        if let Some(at) = self.demands.remove(&page) {
-            self.served_since.push(at);
-        }
     }
+}
+
+/// Neighbours together, and each once: a frame whose page was dropped while it waited is still listed,
+/// and when another page waits in it, it is listed again.
+fn in_order(mut arrivals: Vec<Arrival>) -> Vec<Arrival> {
+    arrivals.sort_unstable();
+    arrivals.dedup();
+    arrivals
 }
 
 /// How many of the first arrivals are neighbours both as pages and as frames.
@@ -142,7 +162,36 @@ fn run_length(arrivals: &[Arrival]) -> usize {
     1 + arrivals
         .windows(2)
         .take_while(|pair| {
-            pair[1].page.0 == pair[0].page.0 + 1 && pair[1].frame.0 == pair[0].frame.0 + 1
+            pair[1].page.follows(pair[0].page) && pair[1].frame.0 == pair[0].frame.0 + 1
         })
         .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SpaceId;
+    use alloc::vec;
+    use legato_base::PageNumber;
+
+    #[test]
+    fn a_frame_that_is_listed_twice_enters_once() {
+        let arrival = |page: u64, frame: u32, undemanded: bool| Arrival {
+            undemanded,
+            page: SpacePage::new(SpaceId::OWN, PageNumber(page)),
+            frame: FrameIndex(frame),
+        };
+        let listed = vec![
+            arrival(7, 3, false),
+            arrival(5, 1, true),
+            arrival(4, 9, false),
+            arrival(7, 3, false),
+        ];
+        let expected = [
+            arrival(4, 9, false),
+            arrival(7, 3, false),
+            arrival(5, 1, true),
+        ];
+        assert_eq!(in_order(listed), expected);
+    }
 }

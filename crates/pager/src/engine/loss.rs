@@ -3,8 +3,7 @@
 
 use super::{Pager, PagerEvent};
 use crate::entry::{Location, WriteBack};
-use crate::{FillError, Kernel, NodeIndex, SpaceId};
-use legato_base::PageNumber;
+use crate::{FillError, Kernel, NodeIndex, SpacePage};
 
 impl<K: Kernel> Pager<K> {
     pub(super) fn handle_node_lost(&mut self, node: NodeIndex) {
@@ -13,7 +12,7 @@ impl<K: Kernel> Pager<K> {
         for (page, entry) in self.table.iter_mut() {
             let gone = entry
                 .far
-                .is_some_and(|record| self.store.extents.locate(record.slot()).is_none());
+                .is_some_and(|slot| self.store.extents.locate(slot).is_none());
             if !gone {
                 continue;
             }
@@ -36,6 +35,7 @@ impl<K: Kernel> Pager<K> {
                 | Location::Arrived { .. }
                 | Location::Fetching { .. }
                 | Location::Victim { .. }
+                | Location::Kept
                 | Location::Lost => {}
             }
         }
@@ -43,14 +43,13 @@ impl<K: Kernel> Pager<K> {
             self.done_count -= 1;
             self.queue_write(page, frame);
         }
-        lost += self.lose_pages_of_children();
         self.counters.pages_lost += lost;
         self.events
             .push_back(PagerEvent::NodeLost { node, pages: lost });
     }
 
     /// The page's only copy is gone or bad.
-    pub(super) fn lose_page(&mut self, page: PageNumber) {
+    pub(super) fn lose_page(&mut self, page: SpacePage) {
         let Some(entry) = self.table.entry_mut(page) else {
             return;
         };
@@ -61,12 +60,12 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Lets the touch of a lost page fail. False while the address space must settle first.
-    pub(super) fn poison(&mut self, space: SpaceId, page: PageNumber) -> bool {
-        match self.kernel.poison(space, page) {
+    pub(super) fn poison(&mut self, page: SpacePage) -> bool {
+        match self.kernel.poison(page) {
             Ok(()) => true,
             Err(FillError::Again | FillError::NoMemory) => false,
             Err(_) => {
-                self.kernel.wake(space, page);
+                self.kernel.wake(page);
                 true
             }
         }

@@ -3,29 +3,50 @@
 
 use super::evict::is_candidate;
 use super::{Pager, PagerEvent, PagerFabric};
-use crate::entry::PageEntry;
 use crate::entry::{Location, WriteBack};
 use crate::replacement::Queued;
-use crate::{FrameIndex, Kernel};
+use crate::{Charge, FrameIndex, Kernel, SpaceId, SpacePage};
 use alloc::vec::Vec;
-use legato_base::{Bytes, Duration, PageNumber, Time};
+use legato_base::{Bytes, Duration, Time};
 
 /// Pages moved out between two looks at the faults: a batch large enough to pay for its TLB
 /// flush, small enough that a fault does not wait for more than about 100 us.
 const EVICT_BATCH: u64 = 128;
+/// Pages moved out at the least where each batch has a price of its own: copying and dropping takes
+/// two more tasks' turns, however few the pages are.
+const EVICT_LEAST_BY_COPY: u64 = 64;
 /// Pages that only map zeros taken out at a time: about a millisecond's work.
 const ZERO_MAPPED_BATCH: usize = 8192;
 /// Looking through all mappings costs up to a millisecond; when it found nothing, wait.
 const CHARGE_AGAIN: Duration = Duration::from_millis(20);
+/// Pages that could not leave are tried again after this long.
+const UNMOVABLE_AGAIN: Duration = Duration::from_millis(100);
+/// Frames that get new memory while a fault waits for one.
+const RENEWED_IN_FAULT: u64 = 8;
 /// A program that waits this long while nothing can leave will wait for ever.
 const STARVATION: Duration = Duration::from_secs(2);
+/// Or this long, where others have a part of the cache that they may give back.
+const STARVATION_SHARED: Duration = Duration::from_secs(15);
 
 impl<K: Kernel> Pager<K> {
     /// Takes up to `count` neighbouring frames with memory for pages that come in; at least one,
     /// or None when the fault must wait.
     pub(super) fn take_frames(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
-        if self.frames.free() == 0 && !self.reclaim_victim() {
+        if self.receding {
+            return None;
+        }
+        let taken = self.take_any_frames(count);
+        self.receding = self.is_beyond_limit();
+        taken
+    }
+
+    fn take_any_frames(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
+        if self.frames.free() == 0 && self.frames.stale() == 0 && !self.reclaim_victim() {
             self.grow_frames(1);
+        }
+        if self.frames.free() == 0 {
+            let dropped = self.drop_stale();
+            self.add_memory(dropped.min(RENEWED_IN_FAULT));
         }
         self.frames.take_free_run(count)
     }
@@ -57,10 +78,43 @@ impl<K: Kernel> Pager<K> {
         false
     }
 
+    /// Gives the memory back that was moved out of the program and serves no more. Returns how many
+    /// frames are empty now.
+    fn drop_stale(&mut self) -> u64 {
+        let mut total = 0;
+        while let Some((frame, run)) = self.frames.take_stale_run(u32::MAX) {
+            let dropped = self.drop_memory(frame, run);
+            total += u64::from(dropped);
+            if dropped < run {
+                break;
+            }
+        }
+        total
+    }
+
+    /// Takes the memory of `run` used frames away. What cannot be dropped now is released.
+    fn drop_memory(&mut self, frame: FrameIndex, run: u32) -> u32 {
+        let dropped = self.kernel.drop_frames(frame, run);
+        for step in 0..run {
+            if step < dropped {
+                self.frames.emptied(frame.plus(step));
+            } else {
+                self.frames.release(frame.plus(step));
+            }
+        }
+        self.resident = self.resident.saturating_sub(u64::from(dropped));
+        dropped
+    }
+
     /// Gives memory to up to `count` empty frames, within the budget.
     fn grow_frames(&mut self, count: u64) {
         let room = self.budget.target().saturating_sub(self.resident);
-        let mut wanted = count.min(room);
+        self.add_memory(count.min(room));
+    }
+
+    /// Gives memory to up to `count` empty frames.
+    fn add_memory(&mut self, count: u64) {
+        let mut wanted = count;
         while wanted > 0 {
             let ask = u32::try_from(wanted).unwrap_or(u32::MAX);
             let Some((frame, run)) = self.frames.take_empty_run(ask) else {
@@ -90,15 +144,7 @@ impl<K: Kernel> Pager<K> {
             let Some((frame, run)) = self.frames.take_free_run(ask) else {
                 return;
             };
-            let dropped = self.kernel.drop_frames(frame, run);
-            for step in 0..run {
-                if step < dropped {
-                    self.frames.emptied(frame.plus(step));
-                } else {
-                    self.frames.release(frame.plus(step));
-                }
-            }
-            self.resident = self.resident.saturating_sub(u64::from(dropped));
+            let dropped = self.drop_memory(frame, run);
             wanted -= u64::from(run);
             if dropped < run {
                 return;
@@ -112,30 +158,71 @@ impl<K: Kernel> Pager<K> {
             self.measure(net.now);
         }
         let over = self.resident.saturating_sub(self.budget.target());
-        while u64::from(self.frames.free()) < over + self.budget.reserve
-            && self.victims_to_spare(over)
-        {
+        while self.frames_unused() < over + self.budget.reserve && self.victims_to_spare(over) {
             if !self.reclaim_victim() {
                 break;
             }
         }
-        self.shed_frames(over.min(u64::from(self.frames.free())));
-        let missing = self
-            .budget
-            .reserve
-            .saturating_sub(u64::from(self.frames.free()));
-        self.grow_frames(missing);
-        self.evict_ahead();
-        self.expel_zero_mapped();
+        let dropped = if over > 0 || self.frames.stale() >= self.stale_batch() {
+            self.drop_stale()
+        } else {
+            0
+        };
+        let still_over = over.saturating_sub(dropped);
+        self.shed_frames(still_over.min(u64::from(self.frames.free())));
+        // Nothing of a small program ever leaves: it needs no reserve.
+        if self.tracked > 0 || self.is_pressed() {
+            let missing = self.budget.reserve.saturating_sub(self.frames_unused());
+            // What was dropped is had again as fresh memory, whatever else may have grown.
+            self.add_memory(missing.min(dropped.saturating_sub(over)));
+            let missing = self.budget.reserve.saturating_sub(self.frames_unused());
+            self.grow_frames(missing);
+        }
+        // One fault in each turn, so that whoever holds up the others goes on too.
+        self.receding = false;
+        self.retry_unmovable(net.now);
+        self.adopt_written(net.now);
+        self.evict_ahead(net.now);
+        self.expel_zero_mapped(net.now);
+    }
+
+    /// True if there is more memory than there may be, and it is becoming less. A page that leaves
+    /// makes room for another only if it leaves nothing behind: where forked children share it, it
+    /// is in memory until it has left them all.
+    fn is_beyond_limit(&self) -> bool {
+        let leaving = self.eviction_owed || self.done_count > 0 || self.writes_in_flight > 0;
+        leaving && self.resident > self.budget.limit
+    }
+
+    /// Frames that have memory and hold nothing.
+    fn frames_unused(&self) -> u64 {
+        u64::from(self.frames.free()) + u64::from(self.frames.stale())
+    }
+
+    /// Stale frames dropped together: each time costs a flush of the TLBs.
+    fn stale_batch(&self) -> u32 {
+        (self.budget.reserve / 4) as u32
+    }
+
+    /// What could not leave a while ago may be able to now.
+    fn retry_unmovable(&mut self, now: Time) {
+        if now < self.retry_unmovable_at {
+            return;
+        }
+        self.retry_unmovable_at = now + UNMOVABLE_AGAIN;
+        for queued in core::mem::take(&mut self.unmovable) {
+            self.replacement.inserted(queued);
+        }
     }
 
     /// Victims are kept as long as frames are not short and memory is not over its target.
     fn victims_to_spare(&self, over: u64) -> bool {
-        over > 0 || self.done_count > 0 && u64::from(self.frames.free()) < self.budget.reserve
+        over > 0 || self.done_count > 0 && self.frames_unused() < self.budget.reserve
     }
 
     fn measure(&mut self, now: Time) {
-        self.resident = self.kernel.resident_pages();
+        self.resident = self.count_resident(now);
+        self.resident_since_look = self.resident_since_look.min(self.resident);
         self.counters.cache_bytes_peak = self
             .counters
             .cache_bytes_peak
@@ -144,8 +231,8 @@ impl<K: Kernel> Pager<K> {
         // What the pager is not in charge of grows faster than pages leave. Once it is in charge
         // of everything, growth waits for frames.
         if self.resident > self.budget.target() + self.budget.headroom / 2 {
-            self.take_charge(u64::MAX);
-        } else if self.is_pressed() && now >= self.charge_again_at {
+            self.look_for_more(u64::MAX, now);
+        } else if self.is_pressed() {
             self.share_the_load(now);
         }
     }
@@ -157,51 +244,72 @@ impl<K: Kernel> Pager<K> {
             .resident
             .saturating_sub(u64::from(self.frames.with_memory()));
         if self.tracked * 2 < program {
-            let before = self.tracked;
-            self.take_charge(program / 4);
-            if self.tracked == before {
-                self.charge_again_at = now + CHARGE_AGAIN;
-            }
+            self.look_for_more(program / 4, now);
         }
     }
 
-    const fn is_pressed(&self) -> bool {
+    /// Takes charge of more, unless there was no more a moment ago. What has come since then shows as
+    /// growth. To look in every turn would take all of the time, of which the program needs some.
+    fn look_for_more(&mut self, pages: u64, now: Time) {
+        let grown = self.resident.saturating_sub(self.resident_since_look);
+        if now < self.charge_again_at && grown <= self.budget.headroom / 32 {
+            return;
+        }
+        let before = self.tracked;
+        self.take_charge(pages);
+        if self.tracked == before {
+            self.charge_again_at = now + CHARGE_AGAIN;
+            self.resident_since_look = self.resident;
+        }
+    }
+
+    pub(super) const fn is_pressed(&self) -> bool {
         self.resident + self.budget.reserve >= self.budget.target()
     }
 
     /// Evicts before the reserve is empty, so that no fault has to wait for it.
-    fn evict_ahead(&mut self) {
+    fn evict_ahead(&mut self, now: Time) {
         self.eviction_owed = false;
         if !self.is_pressed() {
             return;
         }
         let over = self.resident.saturating_sub(self.budget.target());
         let wanted = over + self.budget.reserve + self.budget.victims_kept();
-        let ready = u64::from(self.frames.free())
+        let ready = self.frames_unused()
             + self.done_count
             + self.write_queue.len() as u64
             + u64::from(self.writes_in_flight);
         let Some(missing) = wanted.checked_sub(ready).filter(|&missing| missing > 0) else {
             return;
         };
-        let batch = missing.min(EVICT_BATCH);
+        let least = if self.kernel.moves_memory(SpaceId::OWN) {
+            1
+        } else {
+            EVICT_LEAST_BY_COPY
+        };
+        let batch = missing.clamp(least, EVICT_BATCH);
         let evicted = self.evict(batch);
         self.eviction_owed = evicted.is_some_and(|evicted| evicted > 0) && batch < missing;
         if evicted.is_some_and(|evicted| evicted < batch) {
-            self.take_charge(batch);
+            self.look_for_more(batch, now);
         }
     }
 
     /// Takes charge of more of the program's memory; its resident pages become candidates.
     fn take_charge(&mut self, pages: u64) {
-        let mut ranges = Vec::new();
-        self.kernel.register_more(pages, &mut ranges);
-        for (range, resident) in ranges {
+        let mut charges = Vec::new();
+        self.kernel.register_more(pages, &mut charges);
+        for Charge {
+            space,
+            range,
+            resident,
+        } in charges
+        {
             self.counters.registered_bytes += Bytes::pages(range.count).0;
-            let zeros = self.kernel.zero_mapped(range);
+            let zeros = self.kernel.zero_mapped(space, range);
             for page in resident {
                 let is_zero = zeros.binary_search(&page).is_ok();
-                let Some(queued) = self.adopt(page) else {
+                let Some(queued) = self.adopt(SpacePage::new(space, page)) else {
                     continue;
                 };
                 if is_zero {
@@ -213,30 +321,10 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// A page that was resident before the pager was in charge of it; None if it is known.
-    fn adopt(&mut self, page: PageNumber) -> Option<Queued> {
-        if self.table.entry(page).is_some() {
-            return None;
-        }
-        let stamp = self.next_stamp();
-        let location = Location::Resident;
-        let entry = PageEntry {
-            location,
-            far: None,
-            prefetched: false,
-            unseen: true,
-            returning: false,
-            stamp,
-        };
-        self.table.insert(page, entry);
-        self.tracked += 1;
-        Some(Queued { page, stamp })
-    }
-
     /// Takes pages out that only map zeros. They free nothing, but writing them would grow local
     /// memory without a fault, as fast as the kernel can copy; once out, the write faults and
     /// waits its turn.
-    fn expel_zero_mapped(&mut self) {
+    fn expel_zero_mapped(&mut self, now: Time) {
         if self.zero_mapped.is_empty() {
             return;
         }
@@ -248,10 +336,11 @@ impl<K: Kernel> Pager<K> {
         let batch: Vec<Queued> = batch.into_iter().filter(valid).collect();
         // Pages that cannot leave now are queued like any others.
         let _ = self.evict_pages(batch);
+        self.drop_stale();
         let surplus = u64::from(self.frames.free()).saturating_sub(self.budget.reserve);
         self.shed_frames(surplus);
         // The frames that were shed may have held no memory.
-        self.resident = self.kernel.resident_pages();
+        self.resident = self.count_resident(now);
     }
 
     /// Says so, once, when the program cannot go on for want of memory anywhere.
@@ -260,12 +349,19 @@ impl<K: Kernel> Pager<K> {
         let full = blocked && self.store.is_full();
         let idle =
             self.operations.is_empty() && self.write_queue.is_empty() && self.done_count == 0;
-        if self.stalled.is_empty() || self.end_reported || !(full || idle) {
+        let may_starve = !self.stalled.is_empty() && !self.end_reported && (full || idle);
+        if !may_starve || self.kernel.is_changing() {
             self.starved_since = None;
             return;
         }
         let since = *self.starved_since.get_or_insert(now);
-        if now.since(since) <= STARVATION {
+        // More than the limit may yet be granted; far memory may not.
+        let patience = if !full && self.may_get_more() {
+            STARVATION_SHARED
+        } else {
+            STARVATION
+        };
+        if now.since(since) <= patience {
             return;
         }
         self.end_reported = true;

@@ -4,13 +4,16 @@
 //! The paths, each in its own file: `fault` (a page is missing), `fetch` (it comes from a node),
 //! `fill` (it enters the program), `evict` (pages leave), `write_back` (they reach a node),
 //! `memory` (how much may be here), `space` (the program changes its mappings), `children`
-//! (forked processes), `loss` (a node is gone).
+//! (forked processes), `loss` (a node is gone). `audit` checks the books.
 
+mod adopt;
+mod audit;
 mod children;
 mod evict;
 mod fault;
 mod fetch;
 mod fill;
+mod limit;
 mod loss;
 mod memory;
 mod operation;
@@ -23,16 +26,19 @@ use crate::frames::FramePool;
 use crate::prefetch::Prefetcher;
 use crate::replacement::{Queued, Replacement};
 use crate::table::PageTable;
-use crate::{Budget, FrameBuffer, FrameIndex, Kernel, NodeIndex, PageRange, SpaceId};
+use crate::{Budget, FrameBuffer, FrameIndex, Kernel, NodeIndex, PageRange, SpaceId, SpacePage};
+use adopt::Adoption;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::{Rc, Weak};
 use alloc::vec;
 use alloc::vec::Vec;
-use children::Child;
+use children::{Child, Content};
 use legato_base::wire::stats::{AgentCounters, StatsPage};
 use legato_base::{Bytes, ClientId, PageChecksum, PageNumber, Time};
 use legato_fabric::{ConnectError, Fabric, FabricEvent, OperationId};
 use legato_verbs::{Address, Provider};
+pub use limit::PagerUsage;
 use operation::Operation;
 
 /// What one pager is told at its start.
@@ -58,8 +64,7 @@ pub struct PagerFabric<'a> {
 /// A thread waits for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    pub space: SpaceId,
-    pub page: PageNumber,
+    pub page: SpacePage,
     /// When the pager learned of it.
     pub at: Time,
 }
@@ -83,19 +88,27 @@ pub enum SpaceEvent {
 /// What the agent must tell people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PagerEvent {
-    /// Every node has opened or failed.
+    /// Every node has opened or failed. Not before the turn after this one anything is taken out of
+    /// the program.
     Ready,
     /// A node is gone, and with it the only copy of so many pages.
     NodeLost { node: NodeIndex, pages: u64 },
     /// A fetched page was not what its record says, and there is no other copy.
-    PageRejected { page: PageNumber },
+    PageRejected { page: SpacePage },
     /// Pages must leave and no node has room: the program cannot go on.
     FarMemoryFull { held: Bytes },
     /// Nothing that is local can leave, and the limit is reached: the program cannot go on.
     NothingToEvict,
-    /// The kernel reports a resident page as missing again and again: serving it could only be
-    /// done with wrong data.
-    Inconsistent { page: PageNumber },
+    /// The kernel reports a resident page as missing again and again, and has announced nothing:
+    /// serving it could only be done with wrong data.
+    PageVanished { page: SpacePage },
+    /// The same of the mapping that a page is to enter.
+    MappingVanished { page: SpacePage },
+    /// Memory was moved to where the page is, and nobody has said that the page's mapping has gone: what is
+    /// where is not known any more.
+    MovedOver { page: SpacePage },
+    /// The frame that the page's only copy was in has lost its memory.
+    FrameEmpty { page: SpacePage, frame: FrameIndex },
 }
 
 /// A place in a queue of victims. The page may go back to the program and another one, or the
@@ -114,10 +127,16 @@ pub struct Pager<K: Kernel> {
     client: ClientId,
     store: FarStore,
     table: PageTable<PageEntry>,
+    /// Forked children without a program of their own.
     children: BTreeMap<SpaceId, Child>,
+    /// Content of pages that were on their way when their space was forked.
+    kept: BTreeMap<SpacePage, Rc<Content>>,
+    /// Content taken over for one child, for the next, by its page and when that left. As long as
+    /// a page is out it does not change.
+    taken_over: BTreeMap<(SpacePage, u32), Weak<Content>>,
     frames: FramePool,
     /// The page that each used frame belongs to; None once that page is gone.
-    owners: Vec<Option<PageNumber>>,
+    owners: Vec<Option<SpacePage>>,
     replacement: Box<dyn Replacement>,
     prefetcher: Prefetcher,
     operations: BTreeMap<OperationId, Operation>,
@@ -132,20 +151,31 @@ pub struct Pager<K: Kernel> {
     arrived: Vec<FrameIndex>,
     /// Faults that wait for a frame, a slot of a queue, or their address space to settle.
     stalled: VecDeque<Fault>,
+    /// Faults of children that are out of the pager's reach and have had their part.
+    out_of_reach: VecDeque<Fault>,
     /// When the first thread began to wait for a page that is on its way.
-    demands: BTreeMap<PageNumber, Time>,
+    demands: BTreeMap<SpacePage, Time>,
     /// When the threads began to wait whose pages have entered since times were last accounted.
     served_since: Vec<Time>,
     /// Faults in a row on a page that the table says is resident.
-    spurious: (PageNumber, u32),
+    spurious: (SpacePage, u32),
+    /// Pages that were written although they were to be dropped, in the order of their time.
+    adoptions: VecDeque<Adoption>,
+    /// Pages in no queue, because they could not leave when they were to.
+    unmovable: Vec<Queued>,
+    retry_unmovable_at: Time,
     /// Pages that only map the kernel's page of zeros, to be taken out soon.
     zero_mapped: Vec<Queued>,
     /// Pages in the table that are resident: the candidates for eviction.
     tracked: u64,
     /// When to look again for memory to take charge of, after there was none.
     charge_again_at: Time,
+    /// The least local memory since that time.
+    resident_since_look: u64,
     /// More pages should leave than one batch took out.
     eviction_owed: bool,
+    /// No more faults get frames in this turn.
+    receding: bool,
     resident: u64,
     measure_at: Time,
     check_children_at: Time,
@@ -176,6 +206,9 @@ impl<K: Kernel> Pager<K> {
             store: FarStore::connect(config.client, &config.nodes, net),
             table: PageTable::default(),
             children: BTreeMap::new(),
+            out_of_reach: VecDeque::new(),
+            kept: BTreeMap::new(),
+            taken_over: BTreeMap::new(),
             frames: FramePool::new(budget.frames()),
             owners: vec![None; budget.frames() as usize],
             replacement,
@@ -189,11 +222,16 @@ impl<K: Kernel> Pager<K> {
             stalled: VecDeque::new(),
             demands: BTreeMap::new(),
             served_since: Vec::new(),
-            spurious: (PageNumber(0), 0),
+            spurious: (SpacePage::new(SpaceId::OWN, PageNumber(0)), 0),
+            adoptions: VecDeque::new(),
+            unmovable: Vec::new(),
+            retry_unmovable_at: Time::ZERO,
             zero_mapped: Vec::new(),
             tracked: 0,
             charge_again_at: Time::ZERO,
+            resident_since_look: 0,
             eviction_owed: false,
+            receding: false,
             resident: 0,
             measure_at: Time::ZERO,
             check_children_at: Time::ZERO,
@@ -242,22 +280,33 @@ impl<K: Kernel> Pager<K> {
 
     /// Frames that hold or await a page.
     pub fn frames_used(&self) -> u32 {
-        self.owners.len() as u32 - self.frames.free() - self.frames.empty()
+        self.frames.used()
     }
 
     /// Does everything that can be done now: fabric, fills, faults that waited, eviction,
     /// write-back. Returns when to come back at the latest.
+    ///
+    /// Until [`PagerEvent::Ready`] has been reported the program's memory is not touched. Whoever
+    /// starts the pager may still give up until then, and nobody serves the program's faults yet.
     pub fn turn(&mut self, net: &mut PagerFabric<'_>) -> Time {
         let fabric_deadline = self.turn_fabric(net);
+        if !self.ready_reported {
+            self.report_ready();
+            return if self.ready_reported {
+                net.now
+            } else {
+                fabric_deadline
+            };
+        }
         self.fill_arrived();
         self.retry_stalled(net);
         self.balance_memory(net);
         self.post_write_backs(net);
+        self.release_kept();
         // What was posted may be complete already: on shared memory posting is doing.
         let again = self.turn_fabric(net);
         self.fill_arrived();
         self.check_children(net.now);
-        self.report_ready();
         self.report_starvation(net.now);
         fabric_deadline
             .min(again)
@@ -270,6 +319,7 @@ impl<K: Kernel> Pager<K> {
         !self.operations.is_empty()
             || !self.arrived.is_empty()
             || !self.stalled.is_empty()
+            || !self.out_of_reach.is_empty()
             || !self.zero_mapped.is_empty()
             || self.eviction_owed
     }
@@ -299,6 +349,7 @@ impl<K: Kernel> Pager<K> {
             } => {
                 self.handle_quiesced(operation, buffer, net);
             }
+            FabricEvent::Quarantined { operation } => self.handle_quarantined(operation, net),
             other => match self.store.handle_event(other, net) {
                 Some(StoreEvent::Lost(node)) => self.handle_node_lost(node),
                 Some(StoreEvent::Opened | StoreEvent::Grown) | None => {}
@@ -307,7 +358,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn report_ready(&mut self) {
-        if !self.ready_reported && !self.store.starting() {
+        if !self.store.starting() {
             self.ready_reported = true;
             self.events.push_back(PagerEvent::Ready);
         }
@@ -323,14 +374,15 @@ impl<K: Kernel> Pager<K> {
         self.store.failure(node)
     }
 
-    fn owner_of(&self, frame: FrameIndex) -> Option<PageNumber> {
+    fn owner_of(&self, frame: FrameIndex) -> Option<SpacePage> {
         self.owners[frame.0 as usize]
     }
 
-    fn own(&mut self, frame: FrameIndex, page: PageNumber) {
+    fn own(&mut self, frame: FrameIndex, page: SpacePage) {
         self.owners[frame.0 as usize] = Some(page);
     }
 
+    #[track_caller]
     fn release_frame(&mut self, frame: FrameIndex) {
         self.owners[frame.0 as usize] = None;
         self.frames.release(frame);
@@ -342,13 +394,13 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// The page that a place in a queue stands for, if it still does.
-    fn victim_queued(&self, victim: Victim, state: WriteBack) -> Option<PageNumber> {
+    fn victim_queued(&self, victim: Victim, state: WriteBack) -> Option<SpacePage> {
         let page = self.victim_in(victim.frame, state)?;
         (self.table.entry(page)?.stamp == victim.stamp).then_some(page)
     }
 
     /// The page whose write-back state in `frame` is `state`, if the frame is still its victim.
-    fn victim_in(&self, frame: FrameIndex, state: WriteBack) -> Option<PageNumber> {
+    fn victim_in(&self, frame: FrameIndex, state: WriteBack) -> Option<SpacePage> {
         let page = self.owner_of(frame)?;
         let expected = Location::Victim {
             frame,

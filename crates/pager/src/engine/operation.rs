@@ -2,9 +2,7 @@
 //! until then their frame belongs to the fabric.
 
 use super::{Pager, PagerFabric};
-use crate::entry::FarRecord;
-use crate::{FrameBuffer, FrameIndex, Kernel, SpaceId};
-use legato_base::PageNumber;
+use crate::{FrameBuffer, FrameIndex, Kernel};
 use legato_fabric::OperationId;
 
 /// One operation.
@@ -19,15 +17,9 @@ pub(super) struct Operation {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OperationKind {
     /// Fetches the page that owns the frame.
-    Read,
+    Read { frame: FrameIndex },
     /// Writes the victim in the frame back, as this version.
     Write { version: u64 },
-    /// Fetches a page of a forked child.
-    ChildRead {
-        space: SpaceId,
-        page: PageNumber,
-        record: FarRecord,
-    },
 }
 
 impl<K: Kernel> Pager<K> {
@@ -60,15 +52,20 @@ impl<K: Kernel> Pager<K> {
         };
         let success = operation.succeeded == Some(true);
         match operation.kind {
-            OperationKind::Read => self.finish_fetch(frame, success, net.now),
+            OperationKind::Read { .. } => self.finish_fetch(frame, success, net.now),
             OperationKind::Write { version } => self.finish_write_back(frame, version, success),
-            OperationKind::ChildRead {
-                space,
-                page,
-                record,
-            } => {
-                self.finish_child_fetch(space, page, record, frame, success, net.now);
-            }
+        }
+    }
+
+    /// The NIC may touch the frame for ever. What was to come into it is fetched into another one, or
+    /// is lost with its node; what was to be written out of it is in it still.
+    pub(super) fn handle_quarantined(&mut self, id: OperationId, net: &PagerFabric<'_>) {
+        let Some(operation) = self.operations.get(&id) else {
+            return;
+        };
+        if let OperationKind::Read { frame } = operation.kind {
+            self.operations.remove(&id);
+            self.abandon_fetch(frame, net.now);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The program changes its address space.
 
-use super::{Pager, PagerFabric, SpaceEvent};
+use super::{Fault, Pager, PagerEvent, PagerFabric, SpaceEvent};
 use crate::entry::{Location, PageEntry, WriteBack};
 use crate::replacement::Queued;
-use crate::{Kernel, PageRange, SpaceId};
+use crate::{Kernel, PageRange, SpaceId, SpacePage};
+use alloc::vec::Vec;
 use legato_base::PageNumber;
 
 impl<K: Kernel> Pager<K> {
@@ -11,48 +12,53 @@ impl<K: Kernel> Pager<K> {
     /// before any fault that was read after them.
     pub fn handle_space_event(&mut self, event: SpaceEvent, net: &PagerFabric<'_>) {
         match event {
-            SpaceEvent::Removed {
-                space: SpaceId::OWN,
-                range,
-            } => self.remove(range),
-            SpaceEvent::Remapped {
-                space: SpaceId::OWN,
-                from,
-                to,
-            } => self.remap(from, to),
-            SpaceEvent::Removed { space, range } => self.remove_in_child(space, range),
-            SpaceEvent::Remapped { space, from, to } => self.remap_in_child(space, from, to),
+            SpaceEvent::Removed { space, range } => self.remove(space, range),
+            SpaceEvent::Remapped { space, from, to } => self.remap(space, from, to),
             SpaceEvent::Forked { parent, child } => self.fork(parent, child, net.now),
         }
     }
 
     /// The range's content is no longer wanted, wherever it is.
-    fn remove(&mut self, range: PageRange) {
-        self.forget_stalled(SpaceId::OWN, range);
-        for (page, entry) in self.table.remove_range(range) {
-            self.abandon(entry);
+    pub(super) fn remove(&mut self, space: SpaceId, range: PageRange) {
+        self.forget_stalled(space, range);
+        self.forget_adoptions(space, range);
+        for (page, entry) in self.table.remove_range(space, range) {
+            self.abandon(page, entry);
             self.demands.remove(&page);
-            self.kernel.wake(SpaceId::OWN, page);
+            self.kernel.wake(page);
         }
+    }
+
+    /// The first page of a range that is not in the program.
+    fn first_out(&self, space: SpaceId, range: PageRange) -> Option<SpacePage> {
+        self.table
+            .range(space, range)
+            .find(|(_, entry)| entry.location != Location::Resident)
+            .map(|(page, _)| page)
     }
 
     /// Faults that waited for what the range was are void: the mapping may be gone. Whoever still
     /// waits faults again.
     pub(super) fn forget_stalled(&mut self, space: SpaceId, range: PageRange) {
         let kernel = &mut self.kernel;
-        self.stalled.retain(|fault| {
-            let void = fault.space == space && range.contains(fault.page);
+        let mut is_valid = |fault: &Fault| {
+            let void = fault.page.space() == space && range.contains(fault.page.page());
             if void {
-                kernel.wake(space, fault.page);
+                kernel.wake(fault.page);
             }
             !void
-        });
+        };
+        self.stalled.retain(&mut is_valid);
+        self.out_of_reach.retain(&mut is_valid);
     }
 
     /// Gives up everything that an entry held.
-    fn abandon(&mut self, entry: PageEntry) {
+    fn abandon(&mut self, page: SpacePage, entry: PageEntry) {
         self.release_far(entry.far);
         match entry.location {
+            Location::Kept => {
+                self.kept.remove(&page);
+            }
             Location::Resident => self.tracked -= 1,
             Location::Far | Location::Lost => {}
             // An operation may still touch the frame; it comes back when that is quiet.
@@ -79,12 +85,25 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Pages keep their content and get new addresses.
-    fn remap(&mut self, from: PageRange, to: PageNumber) {
-        self.forget_stalled(SpaceId::OWN, from);
-        let moved = self.table.remove_range(from);
-        self.remove(PageRange::new(to, from.count));
+    fn remap(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
+        self.forget_stalled(space, from);
+        self.forget_adoptions(space, from);
+        let moved = self.table.remove_range(space, from);
+        // Kept contents of the source are not those of the target that goes.
+        let mut kept: Vec<_> = moved
+            .iter()
+            .filter_map(|(page, _)| Some((*page, self.kept.remove(page)?)))
+            .collect();
+        kept.reverse();
+        let target = PageRange::new(to, from.count);
+        // What was there went first, with an announcement of its own. If pages are left there that only
+        // the pager has, events are missing or in the wrong order.
+        if let Some(page) = self.first_out(space, target) {
+            self.events.push_back(PagerEvent::MovedOver { page });
+        }
+        self.remove(space, target);
         for (page, mut entry) in moved {
-            let target = PageNumber(to.0 + (page.0 - from.start.0));
+            let target = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
             match entry.location {
                 Location::Resident => {
                     entry.stamp = self.next_stamp();
@@ -96,12 +115,16 @@ impl<K: Kernel> Pager<K> {
                 Location::Victim { frame, .. }
                 | Location::Fetching { frame, .. }
                 | Location::Arrived { frame, .. } => self.own(frame, target),
+                Location::Kept => {
+                    let content = kept.pop().map(|(_, content)| content);
+                    self.kept.extend(content.map(|content| (target, content)));
+                }
                 Location::Far | Location::Lost => {}
             }
             self.table.insert(target, entry);
             self.demands.remove(&page);
             // Whoever waited for the old address finds no mapping there.
-            self.kernel.wake(SpaceId::OWN, page);
+            self.kernel.wake(page);
         }
     }
 }

@@ -5,9 +5,9 @@ use super::operation::OperationKind;
 use super::{Pager, PagerFabric, Victim};
 use crate::entry::{FarRecord, Location, SlotRef, WriteBack};
 use crate::far::{EXTENT_SLOTS, NODE_DEADLINE};
-use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel};
+use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel, SpacePage};
+use legato_base::PageChecksum;
 use legato_base::wire::slot::SlotRecord;
-use legato_base::{PageChecksum, PageNumber};
 
 /// Writes outstanding at a time. A fetch that is posted behind them waits for them (one queue
 /// pair executes in order), so they are few; and a completion in every 10 us keeps them busy.
@@ -37,7 +37,7 @@ impl<K: Kernel> Pager<K> {
 
     fn post_write_back(
         &mut self,
-        page: PageNumber,
+        page: SpacePage,
         frame: FrameIndex,
         checksum: PageChecksum,
         net: &mut PagerFabric<'_>,
@@ -51,7 +51,7 @@ impl<K: Kernel> Pager<K> {
         let version = self.last_version + 1;
         let record = SlotRecord {
             client: self.client,
-            page,
+            page: page.page(),
             version,
             checksum,
         };
@@ -65,6 +65,8 @@ impl<K: Kernel> Pager<K> {
         {
             Ok(id) => {
                 self.last_version = version;
+                let record = FarRecord { version, checksum };
+                self.store.extents.set_record(slot, record);
                 self.writes_in_flight += 1;
                 self.start_operation(id, OperationKind::Write { version });
                 if let Some(entry) = self.table.entry_mut(page) {
@@ -72,7 +74,6 @@ impl<K: Kernel> Pager<K> {
                         frame,
                         write_back: WriteBack::InFlight,
                     };
-                    entry.far = Some(FarRecord::first(slot, version, checksum));
                 }
                 true
             }
@@ -86,21 +87,19 @@ impl<K: Kernel> Pager<K> {
 
     /// The slot to write a page to: its own, unless a forked child still reads the older content
     /// there. The entry names it from here on, so that it is not lost if the write must wait.
-    fn slot_for(&mut self, page: PageNumber) -> Option<SlotRef> {
+    fn slot_for(&mut self, page: SpacePage) -> Option<SlotRef> {
         let old = self.table.entry(page)?.far;
-        if let Some(record) = old {
-            let slot = record.slot();
-            if !self.store.extents.is_shared(slot) && self.store.locate(slot).is_some() {
-                return Some(slot);
-            }
+        if let Some(slot) = old
+            && !self.store.extents.is_shared(slot)
+            && self.store.locate(slot).is_some()
+        {
+            return Some(slot);
         }
         let slot = self.store.extents.allocate()?;
         self.counters.far_pages_peak = self.counters.far_pages_peak.max(self.store.extents.used());
         self.release_far(old);
-        // Version 0 is never written: until the write is posted the record matches no content.
-        let record = FarRecord::first(slot, 0, PageChecksum::default());
         if let Some(entry) = self.table.entry_mut(page) {
-            entry.far = Some(record);
+            entry.far = Some(slot);
         }
         Some(slot)
     }
@@ -129,7 +128,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// The victim's far copy is good.
-    pub(super) fn queue_done(&mut self, page: PageNumber, frame: FrameIndex) {
+    pub(super) fn queue_done(&mut self, page: SpacePage, frame: FrameIndex) {
         let Some(stamp) = self.set_write_back(page, frame, WriteBack::Done) else {
             return;
         };
@@ -144,14 +143,14 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// The victim's content must be written.
-    pub(super) fn queue_write(&mut self, page: PageNumber, frame: FrameIndex) {
+    pub(super) fn queue_write(&mut self, page: SpacePage, frame: FrameIndex) {
         let checksum = self.kernel.frames().page(frame, PageChecksum::of);
         self.queue_write_of(page, frame, checksum);
     }
 
     pub(super) fn queue_write_of(
         &mut self,
-        page: PageNumber,
+        page: SpacePage,
         frame: FrameIndex,
         checksum: PageChecksum,
     ) {
@@ -164,7 +163,7 @@ impl<K: Kernel> Pager<K> {
     /// Returns the victim's stamp.
     fn set_write_back(
         &mut self,
-        page: PageNumber,
+        page: SpacePage,
         frame: FrameIndex,
         write_back: WriteBack,
     ) -> Option<u32> {
@@ -174,15 +173,15 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// The page's far copy, if it is still this version, is not to be trusted.
-    fn forget_copy(&mut self, page: PageNumber, version: u64) {
+    fn forget_copy(&mut self, page: SpacePage, version: u64) {
         let Some(entry) = self.table.entry_mut(page) else {
             return;
         };
-        if entry.far.is_none_or(|record| record.version != version) {
-            return;
+        let record = entry.far.and_then(|slot| self.store.extents.record(slot));
+        if record.is_some_and(|record| record.version == version) {
+            let far = entry.far.take();
+            self.release_far(far);
         }
-        let far = entry.far.take();
-        self.release_far(far);
     }
 
     /// True until the write of this version is acknowledged. Its page may have gone back to the
@@ -196,10 +195,16 @@ impl<K: Kernel> Pager<K> {
     /// As [`Self::forget_copy`] when the page is not known any more. Rare: a write that failed
     /// after its page had been touched again.
     fn forget_copies_of_version(&mut self, version: u64) {
+        let extents = &self.store.extents;
+        let is_copy = |slot| {
+            extents
+                .record(slot)
+                .is_some_and(|record| record.version == version)
+        };
         let found = self
             .table
             .iter()
-            .find(|(_, entry)| entry.far.is_some_and(|record| record.version == version))
+            .find(|(_, entry)| entry.far.is_some_and(is_copy))
             .map(|(page, _)| page);
         if let Some(page) = found {
             self.forget_copy(page, version);
@@ -207,10 +212,10 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Gives up one owner's claim on a far copy.
-    pub(super) fn release_far(&mut self, far: Option<FarRecord>) {
-        if let Some(record) = far {
+    pub(super) fn release_far(&mut self, far: Option<SlotRef>) {
+        if let Some(slot) = far {
             self.counters.far_pages_released += 1;
-            self.store.extents.release(record.slot());
+            self.store.extents.release(slot);
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Which slots of which extents are free, and who shares a slot after a fork.
 
 use super::{EXTENT_SLOTS, NodeIndex};
-use crate::entry::SlotRef;
-use alloc::collections::BTreeMap;
+use crate::entry::{FarRecord, SlotRef};
+use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
-use legato_base::ExtentId;
 use legato_base::wire::slot::SLOT_STRIDE;
+use legato_base::{ExtentId, PageChecksum};
 use legato_verbs::{RemoteAddress, RemoteKey};
 
 /// Bits of a [`SlotRef`] that name the slot inside its extent.
@@ -21,6 +22,25 @@ pub(crate) struct Extent {
     pub(crate) address: u64,
     pub(crate) slots: u32,
     free: Vec<u32>,
+    contents: Box<[SlotContent]>,
+}
+
+/// What a slot must hold. In halves of a word, so that nothing is lost to alignment.
+#[derive(Clone, Copy, Debug)]
+struct SlotContent {
+    version: u64,
+    checksum: [u64; 2],
+    /// Pages that the slot is the copy of: more than one after a fork.
+    owners: u32,
+}
+
+impl SlotContent {
+    /// Version 0 is never written: until the first write is posted it matches no content.
+    const NONE: Self = Self {
+        version: 0,
+        checksum: [0; 2],
+        owners: 0,
+    };
 }
 
 /// All extents of this client.
@@ -28,8 +48,6 @@ pub(crate) struct Extent {
 pub(crate) struct Extents {
     /// None where an extent was given back or lost with its node.
     extents: Vec<Option<Extent>>,
-    /// Owners of a slot beyond the first: forked children whose page it also is.
-    shared: BTreeMap<SlotRef, u32>,
     free: u64,
     used: u64,
 }
@@ -44,6 +62,7 @@ impl Extents {
             address: place.address,
             slots,
             free: (0..slots).rev().collect(),
+            contents: vec![SlotContent::NONE; slots as usize].into_boxed_slice(),
         };
         self.free += u64::from(slots);
         match self.extents.iter().position(Option::is_none) {
@@ -71,45 +90,79 @@ impl Extents {
                 Some((index, extent.as_mut().filter(|e| !e.free.is_empty())?))
             })?;
         let slot = extent.free.pop()?;
+        extent.contents[slot as usize] = SlotContent {
+            owners: 1,
+            ..SlotContent::NONE
+        };
         self.free -= 1;
         self.used += 1;
-        Some(SlotRef(((index as u32) << SLOT_BITS) | slot))
+        SlotRef::new(((index as u32) << SLOT_BITS) | slot)
     }
 
     /// One more owner of a slot.
     pub(crate) fn share(&mut self, slot: SlotRef) {
-        *self.shared.entry(slot).or_insert(0) += 1;
+        if let Some(content) = self.content_mut(slot) {
+            content.owners += 1;
+        }
     }
 
     pub(crate) fn is_shared(&self, slot: SlotRef) -> bool {
-        self.shared.contains_key(&slot)
+        self.content(slot).is_some_and(|content| content.owners > 1)
+    }
+
+    /// What a slot must hold; None if it was lost with its node.
+    pub(crate) fn record(&self, slot: SlotRef) -> Option<FarRecord> {
+        let content = self.content(slot)?;
+        let [low, high] = content.checksum;
+        Some(FarRecord {
+            version: content.version,
+            checksum: PageChecksum(u128::from(high) << 64 | u128::from(low)),
+        })
+    }
+
+    /// What a slot holds from its next write on.
+    pub(crate) fn set_record(&mut self, slot: SlotRef, record: FarRecord) {
+        if let Some(content) = self.content_mut(slot) {
+            let PageChecksum(checksum) = record.checksum;
+            content.version = record.version;
+            content.checksum = [checksum as u64, (checksum >> 64) as u64];
+        }
     }
 
     /// One owner less; the slot is free when it was the last. Slots of lost nodes are gone anyway.
     pub(crate) fn release(&mut self, slot: SlotRef) {
-        if let Some(owners) = self.shared.get_mut(&slot) {
-            *owners -= 1;
-            if *owners == 0 {
-                self.shared.remove(&slot);
-            }
-            return;
-        }
-        let Some(extent) = self
-            .extents
-            .get_mut(index_of(slot))
-            .and_then(Option::as_mut)
-        else {
+        let Some(extent) = self.extent_mut(slot) else {
             return;
         };
-        extent.free.push(slot.0 & (EXTENT_SLOTS - 1));
+        let place = slot_in_extent(slot);
+        let owners = &mut extent.contents[place].owners;
+        *owners -= 1;
+        if *owners > 0 {
+            return;
+        }
+        extent.free.push(place as u32);
         self.free += 1;
         self.used -= 1;
+    }
+
+    fn extent_mut(&mut self, slot: SlotRef) -> Option<&mut Extent> {
+        self.extents.get_mut(index_of(slot))?.as_mut()
+    }
+
+    fn content(&self, slot: SlotRef) -> Option<&SlotContent> {
+        let extent = self.extents.get(index_of(slot))?.as_ref()?;
+        extent.contents.get(slot_in_extent(slot))
+    }
+
+    fn content_mut(&mut self, slot: SlotRef) -> Option<&mut SlotContent> {
+        let extent = self.extent_mut(slot)?;
+        extent.contents.get_mut(slot_in_extent(slot))
     }
 
     /// Where a slot is; None if it was lost with its node.
     pub(crate) fn locate(&self, slot: SlotRef) -> Option<(NodeIndex, RemoteAddress)> {
         let extent = self.extents.get(index_of(slot))?.as_ref()?;
-        let offset = u64::from(slot.0 & (EXTENT_SLOTS - 1)) * SLOT_STRIDE as u64;
+        let offset = slot_in_extent(slot) as u64 * SLOT_STRIDE as u64;
         Some((
             extent.node,
             RemoteAddress {
@@ -128,9 +181,6 @@ impl Extents {
                 self.used -= u64::from(extent.slots) - extent.free.len() as u64;
             }
         }
-        let extents = &self.extents;
-        self.shared
-            .retain(|&slot, _| extents.get(index_of(slot)).is_some_and(Option::is_some));
     }
 
     /// Takes out an extent that is wholly free, if enough free slots remain without it.
@@ -158,8 +208,12 @@ impl Extents {
     }
 }
 
+const fn slot_in_extent(slot: SlotRef) -> usize {
+    (slot.number() & (EXTENT_SLOTS - 1)) as usize
+}
+
 const fn index_of(slot: SlotRef) -> usize {
-    (slot.0 >> SLOT_BITS) as usize
+    (slot.number() >> SLOT_BITS) as usize
 }
 
 #[cfg(test)]

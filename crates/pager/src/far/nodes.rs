@@ -160,7 +160,13 @@ impl FarStore {
                 net.fabric.close(net.provider, connection);
                 None
             }
-            FabricEvent::Outcome { .. } | FabricEvent::Quiesced { .. } => None,
+            FabricEvent::Outcome { .. }
+            | FabricEvent::Quiesced { .. }
+            | FabricEvent::HandlerOverdue { .. }
+            | FabricEvent::Quarantined { .. }
+            // A connection's end decides.
+            | FabricEvent::Suspected { .. }
+            | FabricEvent::Heard { .. } => None,
         }
     }
 

@@ -1,9 +1,9 @@
 //! First in, first out.
 
 use super::{Queued, Replacement, pop_oldest};
+use crate::SpacePage;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use legato_base::PageNumber;
 
 /// Evicts what came in first. With the victim list behind it a page that is still in use comes
 /// back without a fetch and queues again: FIFO with reinsertion, which is CLOCK.
@@ -17,7 +17,7 @@ impl Replacement for Fifo {
         self.queue.push_back(queued);
     }
 
-    fn refaulted(&mut self, _page: PageNumber, _distance: u32) {}
+    fn refaulted(&mut self, _page: SpacePage, _distance: u32) {}
 
     fn choose(
         &mut self,

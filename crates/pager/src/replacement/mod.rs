@@ -9,16 +9,16 @@ mod scan_resistant;
 pub use fifo::Fifo;
 pub use scan_resistant::ScanResistant;
 
+use crate::SpacePage;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt::Debug;
-use legato_base::PageNumber;
 
 /// A page in a policy's queue. The page may leave the queue's knowledge (unmapped, evicted) and
 /// come back: then its stamp differs and the old place in the queue is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
-    pub page: PageNumber,
+    pub page: SpacePage,
     pub stamp: u32,
 }
 
@@ -33,7 +33,7 @@ pub trait Replacement: Debug {
     }
 
     /// A page is fetched again, `distance` evictions after its own.
-    fn refaulted(&mut self, page: PageNumber, distance: u32);
+    fn refaulted(&mut self, page: SpacePage, distance: u32);
 
     /// Chooses up to `count` pages to evict, best first. `valid` says whether a place in the
     /// queue still stands for a resident page.

@@ -8,9 +8,9 @@
 //! coming back, the hot set has moved and the policy returns to FIFO.
 
 use super::{Queued, Replacement, pop_oldest};
+use crate::SpacePage;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use legato_base::PageNumber;
 
 /// Refaults judged at a time.
 const WINDOW: u32 = 256;
@@ -37,8 +37,8 @@ enum Mode {
 /// Pages of the kept part that were evicted to see whether they come back.
 #[derive(Debug, Default)]
 struct Probes {
-    waiting: BTreeMap<PageNumber, u32>,
-    order: VecDeque<(PageNumber, u32)>,
+    waiting: BTreeMap<SpacePage, u32>,
+    order: VecDeque<(SpacePage, u32)>,
     returned: u32,
     lost: u32,
 }
@@ -130,7 +130,7 @@ impl Replacement for ScanResistant {
         }
     }
 
-    fn refaulted(&mut self, page: PageNumber, distance: u32) {
+    fn refaulted(&mut self, page: SpacePage, distance: u32) {
         if let Mode::Newest { probes, .. } = &mut self.mode {
             probes.came_back(page);
         }
@@ -167,12 +167,12 @@ fn pop_newest(
 }
 
 impl Probes {
-    fn sent(&mut self, page: PageNumber, clock: u32) {
+    fn sent(&mut self, page: SpacePage, clock: u32) {
         self.waiting.insert(page, clock);
         self.order.push_back((page, clock));
     }
 
-    fn came_back(&mut self, page: PageNumber) {
+    fn came_back(&mut self, page: SpacePage) {
         if self.waiting.remove(&page).is_some() {
             self.returned += 1;
         }

@@ -1,17 +1,18 @@
 //! The policies against traces, with the cache modelled as a set.
 
 use super::{Fifo, Queued, Replacement, ScanResistant};
+use crate::SpacePage;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use legato_base::{PageNumber, Random};
+use legato_base::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 struct Cache {
     policy: Box<dyn Replacement>,
     capacity: usize,
-    resident: BTreeSet<PageNumber>,
-    stamps: BTreeMap<PageNumber, u32>,
-    evicted_at: BTreeMap<PageNumber, u32>,
+    resident: BTreeSet<SpacePage>,
+    stamps: BTreeMap<SpacePage, u32>,
+    evicted_at: BTreeMap<SpacePage, u32>,
     clock: u32,
     misses: u64,
 }
@@ -29,8 +30,8 @@ impl Cache {
         }
     }
 
-    fn touch(&mut self, page: u64) -> Vec<PageNumber> {
-        let page = PageNumber(page);
+    fn touch(&mut self, page: u64) -> Vec<SpacePage> {
+        let page = SpacePage::from_bits(page);
         if self.resident.contains(&page) {
             return Vec::new();
         }
@@ -88,8 +89,8 @@ fn m05_one_page_too_many_evicts_exactly_the_policys_choice() {
             assert_eq!(cache.touch(page), []);
         }
         // Both are FIFO until a loop is seen: the first page in is the choice.
-        assert_eq!(cache.touch(100), [PageNumber(0)]);
-        assert_eq!(cache.touch(101), [PageNumber(1)]);
+        assert_eq!(cache.touch(100), [SpacePage::from_bits(0)]);
+        assert_eq!(cache.touch(101), [SpacePage::from_bits(1)]);
     }
 }
 
@@ -100,7 +101,7 @@ fn a_page_that_left_and_came_back_queues_anew() {
         cache.touch(page);
     }
     // 1 went out for 4 and came back for 2; its first place in the queue must not count.
-    assert_eq!(cache.touch(5), [PageNumber(3)]);
+    assert_eq!(cache.touch(5), [SpacePage::from_bits(3)]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub(super) const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 pub(super) const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 pub(super) const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
 pub(super) const FEATURE_POISON: u64 = 1 << 14;
+pub(super) const FEATURE_WP_ASYNC: u64 = 1 << 15;
 pub(super) const FEATURE_MOVE: u64 = 1 << 16;
 
 pub(super) const REGISTER_MODE_MISSING: u64 = 1;
@@ -58,7 +59,7 @@ pub(super) struct Transfer {
     pub(super) done: i64,
 }
 
-/// ZEROPAGE and POISON have one layout.
+/// ZEROPAGE, CONTINUE and POISON have one layout.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Fill {
@@ -106,13 +107,22 @@ pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
 pub(super) const PAGE_IS_SWAPPED: u64 = 1 << 4;
 pub(super) const PAGE_IS_PFNZERO: u64 = 1 << 5;
 
+/// An entry of /proc/PID/pagemap: the page is in memory.
+pub(super) const PAGEMAP_PRESENT: u64 = 1 << 63;
+/// It is in swap.
+pub(super) const PAGEMAP_SWAPPED: u64 = 1 << 62;
+/// It is mapped here and nowhere else (Linux 4.2).
+pub(super) const PAGEMAP_EXCLUSIVE: u64 = 1 << 56;
+
 const IOCTL_API: Opcode = opcode::read_write::<Api>(UFFDIO, 0x3F);
 const IOCTL_REGISTER: Opcode = opcode::read_write::<Register>(UFFDIO, 0x00);
+const IOCTL_UNREGISTER: Opcode = opcode::read::<Range>(UFFDIO, 0x01);
 const IOCTL_WAKE: Opcode = opcode::read::<Range>(UFFDIO, 0x02);
 const IOCTL_COPY: Opcode = opcode::read_write::<Transfer>(UFFDIO, 0x03);
 const IOCTL_ZEROPAGE: Opcode = opcode::read_write::<Fill>(UFFDIO, 0x04);
 const IOCTL_MOVE: Opcode = opcode::read_write::<Transfer>(UFFDIO, 0x05);
 const IOCTL_WRITEPROTECT: Opcode = opcode::read_write::<WriteProtect>(UFFDIO, 0x06);
+const IOCTL_CONTINUE: Opcode = opcode::read_write::<Fill>(UFFDIO, 0x07);
 const IOCTL_POISON: Opcode = opcode::read_write::<Fill>(UFFDIO, 0x08);
 
 const _: () = assert!(size_of::<Transfer>() == 40 && size_of::<Fill>() == 32);
@@ -136,9 +146,11 @@ macro_rules! uffd_ioctl {
 
 uffd_ioctl!(uffdio_api, IOCTL_API, Api);
 uffd_ioctl!(uffdio_register, IOCTL_REGISTER, Register);
+uffd_ioctl!(uffdio_unregister, IOCTL_UNREGISTER, Range);
 uffd_ioctl!(uffdio_wake, IOCTL_WAKE, Range);
 uffd_ioctl!(uffdio_copy, IOCTL_COPY, Transfer);
 uffd_ioctl!(uffdio_zeropage, IOCTL_ZEROPAGE, Fill);
 uffd_ioctl!(uffdio_move, IOCTL_MOVE, Transfer);
 uffd_ioctl!(uffdio_writeprotect, IOCTL_WRITEPROTECT, WriteProtect);
+uffd_ioctl!(uffdio_continue, IOCTL_CONTINUE, Fill);
 uffd_ioctl!(uffdio_poison, IOCTL_POISON, Fill);

@@ -1,10 +1,12 @@
-//! One userfaultfd: opening it, its ioctls with errors as values, and its messages.
+//! One userfaultfd: opening it, its ioctls with errors as values.
 
 use super::abi;
-use super::features::{self, FeatureError, Features};
+use super::features::{self, FeatureError, Features, Mask};
+use super::message::{MESSAGE_SIZE, Message, parse_all};
+use super::system_call::system_call;
 use alloc::vec::Vec;
-use legato_base::{PAGE_SIZE, PageNumber};
-use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
@@ -14,9 +16,8 @@ use rustix::mm::UserfaultfdFlags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     #[error(
-        "no right to use userfaultfd in full mode: run as root, or give the user read and write \
-         access to /dev/userfaultfd (setfacl -m u:USER:rw /dev/userfaultfd), or set the sysctl \
-         vm.unprivileged_userfaultfd to 1"
+        "no right to use userfaultfd in full mode: run as root (CAP_SYS_PTRACE), or allow one user \
+         (setfacl -m u:USER:rw /dev/userfaultfd) or all (sysctl vm.unprivileged_userfaultfd=1)"
     )]
     NotPermitted,
     #[error("this kernel has no userfaultfd (CONFIG_USERFAULTFD)")]
@@ -33,57 +34,38 @@ pub struct Userfaultfd {
     fd: OwnedFd,
 }
 
-/// A message: a missing page, or a change of the address space.
-#[derive(Debug)]
-pub(super) enum Message {
-    /// If `protected`, the page was there when the thread touched it, but write-protected.
-    Fault {
-        page: PageNumber,
-        protected: bool,
-    },
-    Forked {
-        child: Userfaultfd,
-    },
-    Remapped {
-        from: u64,
-        to: u64,
-        length: u64,
-    },
-    /// The range reads zero until it is written; if `unmapped`, it is no longer registered.
-    Removed {
-        start: u64,
-        end: u64,
-        unmapped: bool,
-    },
-}
-
 impl Userfaultfd {
     /// What this kernel can do, but for the features that are masked.
-    pub(super) fn probe(masked: u64) -> Result<Features, OpenError> {
+    pub(super) fn probe(mask: Mask) -> Result<Features, OpenError> {
+        Ok(features::choose(Self::offered(mask)?, mask)?)
+    }
+
+    /// What this kernel offers.
+    pub(super) fn offered(mask: Mask) -> Result<u64, OpenError> {
         // The features are fixed by the first successful API call, so they are asked for on a
         // descriptor that is thrown away (ioctl_userfaultfd(2)).
-        let probe = open_descriptor()?;
+        let probe = open_descriptor(mask)?;
         let mut api = abi::Api {
             api: abi::UFFD_API,
             ..abi::Api::default()
         };
         // SAFETY: the API handshake changes no memory.
         unsafe { abi::uffdio_api(probe.as_fd(), &mut api) }.map_err(system)?;
-        Ok(features::choose(api.features & !masked)?)
+        Ok(api.features)
     }
 
     /// Full mode (faults of the kernel included), with the events that keep the table true.
     pub(super) fn open_with_events(features: Features) -> Result<Self, OpenError> {
-        Self::open(features.wanted)
+        Self::open(features.wanted, features.mask)
     }
 
     /// Without events: for memory of the agent's own.
     pub(super) fn open_plain(features: Features) -> Result<Self, OpenError> {
-        Self::open(features.wanted & abi::FEATURE_MOVE)
+        Self::open(features.wanted & abi::FEATURE_MOVE, features.mask)
     }
 
-    fn open(wanted: u64) -> Result<Self, OpenError> {
-        let fd = open_descriptor()?;
+    pub(super) fn open(wanted: u64, mask: Mask) -> Result<Self, OpenError> {
+        let fd = open_descriptor(mask)?;
         let mut api = abi::Api {
             api: abi::UFFD_API,
             features: wanted,
@@ -92,6 +74,28 @@ impl Userfaultfd {
         // SAFETY: as above.
         unsafe { abi::uffdio_api(fd.as_fd(), &mut api) }.map_err(system)?;
         Ok(Self { fd })
+    }
+
+    /// A userfaultfd that another process has sent.
+    pub(super) const fn from_descriptor(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Is this a userfaultfd of the calling task's address space?
+    ///
+    /// # Errors
+    /// EAGAIN while its address space is changing.
+    pub(super) fn is_of_this_space(&self) -> Result<bool, Errno> {
+        // MOVE within the highest page, which nothing maps. It looks first whether the address
+        // space is changing (EAGAIN), then whose it is (EINVAL), then for mappings (ENOENT).
+        // SAFETY: where nothing is mapped nothing can be moved.
+        let (_, result) =
+            unsafe { self.move_pages(HIGHEST_PAGE, HIGHEST_PAGE, PAGE_SIZE as u64, false) };
+        match result {
+            Err(Errno::NOENT) => Ok(true),
+            Err(Errno::AGAIN) => Err(Errno::AGAIN),
+            _ => Ok(false),
+        }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -122,6 +126,36 @@ impl Userfaultfd {
         unsafe { abi::uffdio_register(self.fd(), &mut register) }
     }
 
+    /// Is all of a range in one mapping, and that registered?
+    ///
+    /// # Errors
+    /// EAGAIN while the address space is changing.
+    pub(super) fn is_registered(&self, start: u64, len: u64) -> Result<bool, Errno> {
+        let mut nothing = abi::Fill {
+            range: abi::Range { start, len },
+            mode: 0,
+            done: 0,
+        };
+        // The kernel looks first whether the address space is changing (EAGAIN), then for the mapping
+        // (ENOENT; mfill_atomic in mm/userfaultfd.c).
+        // SAFETY: CONTINUE is for shared memory, and refused for private memory (EINVAL). No shared
+        // memory is ever registered.
+        match unsafe { abi::uffdio_continue(self.fd(), &mut nothing) } {
+            Err(Errno::AGAIN) => Err(Errno::AGAIN),
+            Err(Errno::NOENT) => Ok(false),
+            _ => Ok(true),
+        }
+    }
+
+    /// Ends what [`Self::register`] began; announces nothing.
+    ///
+    /// # Safety
+    /// What is missing in the range reads zero from now on.
+    pub(super) unsafe fn unregister(&self, start: u64, len: u64) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { abi::uffdio_unregister(self.fd(), &mut abi::Range { start, len }) }
+    }
+
     /// Moves pages within the address space. Returns the bytes moved, and why not more.
     ///
     /// # Safety
@@ -143,7 +177,15 @@ impl Userfaultfd {
         };
         // SAFETY: the caller's promise.
         let result = unsafe { abi::uffdio_move(self.fd(), &mut transfer) };
-        progress(transfer.done, length, result)
+        let (done, result) = progress(transfer.done, length, result);
+        if result.is_ok() {
+            return (done, result);
+        }
+        match moved_uncounted(dst + done, src + done, length - done) {
+            0 => (done, result),
+            more if done + more == length => (length, Ok(())),
+            more => (done + more, Err(Errno::AGAIN)),
+        }
     }
 
     /// Copies pages from the agent's memory into missing ones, and wakes who waits there.
@@ -224,22 +266,49 @@ impl Userfaultfd {
         self.unprotect(LOWEST_ADDRESS, PAGE_SIZE as u64) != Err(Errno::SRCH)
     }
 
-    /// Reads the messages that wait, without blocking: changes first, then faults, because a
-    /// fault may already be about the changed address space (the kernel hands out faults first).
-    pub(super) fn read(&self, into: &mut Vec<Message>) -> Result<(), Errno> {
+    /// True while an event that somebody waits with has not been read. (Just after it was read too.)
+    pub(super) fn is_changing(&self) -> bool {
+        // The kernel looks for that before it looks for the range; see `is_alive`.
+        self.unprotect(LOWEST_ADDRESS, PAGE_SIZE as u64) == Err(Errno::AGAIN)
+    }
+
+    /// Reads up to so many of the messages that wait, without blocking. The kernel hands out faults
+    /// first, then changes, the oldest announcement first; here changes come first, because a fault may
+    /// already be about the changed address space.
+    pub(super) fn read(&self, count: usize, into: &mut Vec<Message>) -> Result<(), Errno> {
         let mut buffer = [0u8; MESSAGE_SIZE * MESSAGES_MAX];
-        let length = match rustix::io::read(&self.fd, &mut buffer) {
+        let room = MESSAGE_SIZE * count.min(MESSAGES_MAX);
+        let length = match rustix::io::read(&self.fd, &mut buffer[..room]) {
             Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return Err(error),
         };
-        into.extend(
-            buffer[..length]
-                .chunks_exact(MESSAGE_SIZE)
-                .filter_map(parse),
-        );
+        parse_all(&buffer[..length], into);
         into.sort_by_key(|message| matches!(message, Message::Fault { .. }));
         Ok(())
+    }
+
+    /// Reads faults alone, if any wait. The kernel hands them out before anything else, and nobody is
+    /// let go on by that.
+    pub(super) fn read_faults(&self, into: &mut Vec<Message>) -> Result<(), Errno> {
+        match self.waiting_faults() {
+            0 => Ok(()),
+            faults => self.read(faults, into),
+        }
+    }
+
+    /// Faults that wait to be read (`userfaultfd_show_fdinfo`).
+    pub(super) fn waiting_faults(&self) -> usize {
+        let path = alloc::format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
+        let mut text = [0u8; 512];
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open(path.as_str(), flags, Mode::empty())
+            .and_then(|file| rustix::io::read(&file, &mut text))
+            .ok()
+            .and_then(|length| core::str::from_utf8(&text[..length]).ok())
+            .and_then(|text| text.lines().find_map(|line| line.strip_prefix("pending:")))
+            .and_then(|count| count.trim().parse().ok())
+            .unwrap_or(0)
     }
 
     /// Reads one message if one waits, so that no other thread is let go on.
@@ -247,11 +316,22 @@ impl Userfaultfd {
         let mut buffer = [0u8; MESSAGE_SIZE];
         let length = rustix::io::read(&self.fd, &mut buffer).ok()?;
         if length == MESSAGE_SIZE {
-            parse(&buffer)
+            Message::parse(&buffer)
         } else {
             None
         }
     }
+}
+
+/// Does anybody use the address space of a userfaultfd still? Asked in another process than that of
+/// the agent, it disturbs nothing. Kernels before 5.13 do not tell: yes.
+pub fn has_address_space(userfaultfd: BorrowedFd<'_>) -> bool {
+    let mut nothing = fill(PageNumber::containing(LOWEST_ADDRESS));
+    // The kernel looks for the address space (ESRCH) before it looks for the range.
+    // SAFETY: CONTINUE is for shared memory, and refused for private memory. No shared memory is
+    // ever registered, so whatever is at this address stays as it is.
+    let result = unsafe { abi::uffdio_continue(userfaultfd, &mut nothing) };
+    result != Err(Errno::SRCH)
 }
 
 const fn fill(page: PageNumber) -> abi::Fill {
@@ -272,45 +352,41 @@ const LOWEST_ADDRESS: u64 = 0x10000;
 /// End of the user's half of the address space with four-level page tables, less the guard page
 /// (Documentation/arch/x86/x86_64/mm.rst).
 const HIGHEST_ADDRESS: u64 = 0x7fff_ffff_f000;
+const HIGHEST_PAGE: u64 = HIGHEST_ADDRESS - PAGE_SIZE as u64;
 
-/// `struct uffd_msg` is packed, 32 bytes: an event byte, then from byte 8 three words.
-const MESSAGE_SIZE: usize = 32;
-const MESSAGES_MAX: usize = 64;
+/// Messages that are read at once.
+pub(super) const MESSAGES_MAX: usize = 64;
 
-fn parse(message: &[u8]) -> Option<Message> {
-    let word = |index: usize| -> u64 {
-        let start = 8 + index * 8;
-        // A message has 32 bytes and index is at most 2.
-        message[start..start + 8]
-            .iter()
-            .rev()
-            .fold(0, |word, &byte| (word << 8) | u64::from(byte))
-    };
-    match message[0] {
-        0x12 => Some(Message::Fault {
-            page: PageNumber::containing(word(1)),
-            protected: word(0) & abi::PAGEFAULT_FLAG_WP != 0,
-        }),
-        0x13 => {
-            let fd = i32::try_from(word(0) & 0xFFFF_FFFF).ok()?;
-            // SAFETY: the kernel has just installed this descriptor in our table for us.
-            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            Some(Message::Forked {
-                child: Userfaultfd { fd },
-            })
-        }
-        0x14 => Some(Message::Remapped {
-            from: word(0),
-            to: word(1),
-            length: word(2),
-        }),
-        event @ (0x15 | 0x16) => Some(Message::Removed {
-            start: word(0),
-            end: word(1),
-            unmapped: event == 0x16,
-        }),
-        _ => None,
+/// Bytes from the beginning of a range that UFFDIO_MOVE has moved without saying so. When a page cannot
+/// be moved for a moment (it is being migrated, or locked), Linux 6.18 tries again and then forgets that
+/// it has succeeded: it moves the same page once more, finds the target full, and refuses
+/// (mm/userfaultfd.c, `move_pages`). A page that is at the target and has gone from the source has been
+/// moved.
+pub(super) fn moved_uncounted(dst: u64, src: u64, length: u64) -> u64 {
+    let pages = (length >> PAGE_SHIFT).min(UNCOUNTED_MAX as u64) as usize;
+    let (mut there, mut left) = ([0u8; UNCOUNTED_MAX], [0u8; UNCOUNTED_MAX]);
+    if !are_present(dst, &mut there[..pages]) || !are_present(src, &mut left[..pages]) {
+        return 0;
     }
+    let moved = |&(there, left): &(&u8, &u8)| there & 1 == 1 && left & 1 == 0;
+    let moved = there[..pages]
+        .iter()
+        .zip(&left[..pages])
+        .take_while(moved)
+        .count();
+    (moved as u64) << PAGE_SHIFT
+}
+
+/// Pages that one page table maps, beyond which UFFDIO_MOVE counts what it has done.
+const UNCOUNTED_MAX: usize = 512;
+
+/// Sets bit 0 for each page that is mapped to memory; false where there is no mapping.
+fn are_present(address: u64, pages: &mut [u8]) -> bool {
+    const SYS_MINCORE: i64 = 27;
+    let length = (pages.len() << PAGE_SHIFT) as i64;
+    let arguments = [address.cast_signed(), length, pages.as_mut_ptr() as i64];
+    // SAFETY: mincore(2) writes a byte for each page of the range, which is as many as there are.
+    unsafe { system_call(SYS_MINCORE, arguments) }.is_ok()
 }
 
 /// Bytes done and error of a transfer. The structure holds the bytes, or a negative errno when
@@ -321,21 +397,32 @@ fn progress(done: i64, length: u64, result: Result<(), Errno>) -> (u64, Result<(
 
 /// Prefers the device, whose permissions an administrator can grant one user; then the system
 /// call, which needs privilege or a sysctl.
-fn open_descriptor() -> Result<OwnedFd, OpenError> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    if let Ok(device) = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty()) {
-        // SAFETY: USERFAULTFD_IOC_NEW takes flags by value and returns a new descriptor.
-        let made = unsafe { rustix::ioctl::ioctl(&device, NewUserfaultfd) };
-        if let Ok(fd) = made {
-            return Ok(fd);
-        }
-    }
-    // SAFETY: a new descriptor; nothing is registered with it yet.
-    unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
+fn open_descriptor(mask: Mask) -> Result<OwnedFd, OpenError> {
+    open_device(mask)
+        .or_else(|_| open_by_system_call(mask))
         .map_err(system)
 }
 
-fn system(error: Errno) -> OpenError {
+/// Through /dev/userfaultfd (Linux 6.1).
+pub(super) fn open_device(mask: Mask) -> Result<OwnedFd, Errno> {
+    if mask.device {
+        return Err(Errno::NOENT);
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty())?;
+    // SAFETY: USERFAULTFD_IOC_NEW takes flags by value and returns a new descriptor.
+    unsafe { rustix::ioctl::ioctl(&device, NewUserfaultfd) }
+}
+
+pub(super) fn open_by_system_call(mask: Mask) -> Result<OwnedFd, Errno> {
+    if mask.system_call {
+        return Err(Errno::PERM);
+    }
+    // SAFETY: a new descriptor; nothing is registered with it yet.
+    unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
+}
+
+pub(super) fn system(error: Errno) -> OpenError {
     match error {
         Errno::PERM | Errno::ACCESS => OpenError::NotPermitted,
         Errno::NOSYS => OpenError::NotSupported,

@@ -1,26 +1,119 @@
 //! Which of the program's mappings may go far: private, anonymous, writable, not executable, not
-//! the main stack, not the agent's own, and large enough to be worth it. Parsed from
-//! `/proc/PID/maps` (proc_pid_maps(5)).
+//! the main stack, and not the agent's own. Parsed from `/proc/PID/maps` (proc_pid_maps(5)).
 
+use super::mappings::mapping_of;
 use crate::PageRange;
+use alloc::vec;
 use alloc::vec::Vec;
 use legato_base::PageNumber;
 
-/// Smaller mappings stay local: registering each would cost a VMA and free next to nothing.
-const PAGES_MIN: u64 = 16;
+/// Larger holes separate. What is placed by the kernel is placed without large holes.
+const HOLE_MAX: u64 = 1 << (30 - legato_base::PAGE_SHIFT);
 
-/// Eligible ranges in the text of a maps file, the largest first, without the agent's own.
-pub(super) fn eligible_ranges(maps: &str, own: &[PageRange]) -> Vec<PageRange> {
-    let mut ranges: Vec<PageRange> = maps.lines().filter_map(parse_eligible).collect();
-    for &hole in own {
-        ranges = ranges
-            .into_iter()
-            .flat_map(|range| without(range, hole))
-            .collect();
+/// A part of the address space that can be registered in one go, and what is eligible there.
+///
+/// In one go, because the program goes on meanwhile: of a mapping that has just grown, or has just
+/// taken the place of another, a part would be registered and the rest not. Then it would be two
+/// mappings, and `mremap` takes only one (EFAULT). So a region goes from one mapping that cannot be
+/// registered to the next one, over the holes between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Region {
+    pub(super) range: PageRange,
+    /// In order of address. Neighbouring mappings are one range.
+    pub(super) eligible: Vec<PageRange>,
+}
+
+impl Region {
+    fn pages(&self) -> u64 {
+        self.eligible.iter().map(|range| range.count).sum()
     }
-    ranges.retain(|range| range.count >= PAGES_MIN);
-    ranges.sort_unstable_by_key(|range| core::cmp::Reverse((range.count, range.start)));
-    ranges
+}
+
+/// The regions in the text of a maps file, without the agent's `own`, the one with the most eligible
+/// pages first.
+pub(super) fn regions(maps: &str, own: &[PageRange]) -> Vec<Region> {
+    let mut regions: Vec<Region> = Vec::new();
+    let mut before = (PageRange::new(PageNumber(0), 0), Kind::Other);
+    for (range, kind) in mappings(maps, own) {
+        let (last, last_kind) = core::mem::replace(&mut before, (range, kind));
+        let hole = range.start.0.saturating_sub(last.end().0);
+        let (is_open, goes_on) = (last_kind != Kind::Other, kind != Kind::Other);
+        if is_open && goes_on && hole <= HOLE_MAX {
+            extend(&mut regions, hole);
+        } else {
+            // Two regions share a hole; nothing is below the first mapping.
+            let shared = is_open && goes_on || last.count == 0;
+            let reach = if shared { hole / 2 } else { hole };
+            if is_open {
+                extend(&mut regions, reach);
+            }
+            if goes_on {
+                let start = PageNumber(range.start.0 - reach);
+                let (range, eligible) = (PageRange::new(start, reach), Vec::new());
+                regions.push(Region { range, eligible });
+            }
+        }
+        if goes_on {
+            extend(&mut regions, range.count);
+        }
+        if kind == Kind::Eligible
+            && let Some(region) = regions.last_mut()
+        {
+            add(&mut region.eligible, range);
+        }
+    }
+    regions.retain(|region| !region.eligible.is_empty());
+    regions.sort_by_key(|region| core::cmp::Reverse(region.pages()));
+    regions
+}
+
+fn extend(regions: &mut [Region], pages: u64) {
+    if let Some(region) = regions.last_mut() {
+        region.range.count += pages;
+    }
+}
+
+fn add(ranges: &mut Vec<PageRange>, range: PageRange) {
+    match ranges.last_mut() {
+        Some(last) if last.end() == range.start => last.count += range.count,
+        _ => ranges.push(range),
+    }
+}
+
+/// The eligible mappings in the text of a maps file, each for itself.
+pub(super) fn eligible_mappings(maps: &str, own: &[PageRange]) -> impl Iterator<Item = PageRange> {
+    mappings(maps, own)
+        .filter(|(_, kind)| *kind == Kind::Eligible)
+        .map(|(range, _)| range)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Eligible,
+    /// Anonymous, but not to be written now: it may become eligible, and may be registered.
+    Protected,
+    Other,
+}
+
+fn mappings(maps: &str, own: &[PageRange]) -> impl Iterator<Item = (PageRange, Kind)> {
+    maps.lines()
+        .filter_map(parse)
+        .flat_map(move |(range, kind)| {
+            let mut parts = vec![(range, kind)];
+            for &hole in own {
+                parts = parts
+                    .into_iter()
+                    .flat_map(|(part, kind)| {
+                        let inside = part.common(hole).map(|inside| (inside, Kind::Other));
+                        without(part, hole)
+                            .map(move |part| (part, kind))
+                            .chain(inside)
+                    })
+                    .collect();
+            }
+            parts.sort_unstable_by_key(|(part, _)| part.start);
+            parts
+        })
 }
 
 /// What is left of a range on both sides of a hole. (The kernel merges neighbouring anonymous
@@ -33,26 +126,19 @@ fn without(range: PageRange, hole: PageRange) -> impl Iterator<Item = PageRange>
     [left, right].into_iter().filter(|part| part.count > 0)
 }
 
-/// The pages of the mapping that a line of a maps file describes.
-pub(super) fn mapping_of(line: &str) -> Option<PageRange> {
-    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
-    let start = u64::from_str_radix(start, 16).ok()?;
-    let end = u64::from_str_radix(end, 16).ok()?;
-    let pages = end.checked_sub(start)? >> legato_base::PAGE_SHIFT;
-    Some(PageRange::new(PageNumber::containing(start), pages))
-}
-
-fn parse_eligible(line: &str) -> Option<PageRange> {
+fn parse(line: &str) -> Option<(PageRange, Kind)> {
     let mut fields = line.split_ascii_whitespace();
     let permissions = fields.nth(1)?;
     let inode = fields.nth(2)?;
     let name = fields.next().unwrap_or("");
     let anonymous =
         inode == "0" && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"));
-    if permissions != "rw-p" || !anonymous {
-        return None;
-    }
-    mapping_of(line)
+    let kind = match permissions {
+        "rw-p" if anonymous => Kind::Eligible,
+        "---p" | "r--p" | "-w-p" if anonymous => Kind::Protected,
+        _ => Kind::Other,
+    };
+    Some((mapping_of(line)?, kind))
 }
 
 #[cfg(test)]
@@ -71,28 +157,69 @@ mod tests {
 7ffc00000000-7ffc00100000 rw-p 00000000 00:00 0                          [stack]
 ";
 
+    fn at(start: u64, end: u64) -> PageRange {
+        PageRange::of_bytes(start, end)
+    }
+
     #[test]
     fn only_private_anonymous_data_is_eligible() {
-        let own = PageRange::new(PageNumber::containing(0x7f50_0000_0000), 0x400);
-        let found = eligible_ranges(MAPS, &[own]);
+        let own = at(0x7f50_0000_0000, 0x7f50_0040_0000);
+        let found: Vec<PageRange> = eligible_mappings(MAPS, &[own]).collect();
         assert_eq!(
             found,
             [
-                PageRange::new(PageNumber::containing(0x7f00_0000_0000), 0x400),
-                PageRange::new(PageNumber::containing(0x55d0_c8a0_0000), 0x40),
+                at(0x55d0_c8a0_0000, 0x55d0_c8a4_0000),
+                at(0x7f00_0000_0000, 0x7f00_0040_0000),
+                at(0x7f00_0040_0000, 0x7f00_0040_1000),
             ]
         );
     }
 
     #[test]
-    fn the_agents_own_is_cut_out_of_merged_mappings() {
+    fn a_region_is_all_between_two_mappings_that_cannot_be_registered() {
+        let maps = "\
+1000000-1002000 r--p 00000000 fe:00 7 /bin/x
+1010000-1020000 rw-p 00000000 00:00 0
+1020000-1021000 rw-p 00000000 00:00 0
+1022000-1030000 ---p 00000000 00:00 0
+1030000-1031000 rw-p 00000000 00:00 0
+1041000-1042000 rw-s 00000000 00:01 9
+1042000-1050000 rw-p 00000000 00:00 0
+1050000-1060000 r-xp 00000000 00:00 0
+";
+        let found = regions(maps, &[]);
+        assert_eq!(found[0].range, at(0x100_2000, 0x104_1000));
+        assert_eq!(
+            found[0].eligible,
+            [at(0x101_0000, 0x102_1000), at(0x103_0000, 0x103_1000)]
+        );
+        assert_eq!(found[1].range, at(0x104_2000, 0x105_0000));
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn what_is_far_away_is_another_region() {
+        let far =
+            "1000000-1010000 rw-p 00000000 00:00 0\n9000000000-9000020000 rw-p 00000000 00:00 0\n";
+        let found = regions(far, &[]);
+        assert_eq!(found.len(), 2);
+        // The larger one first.
+        assert_eq!(found[0].eligible, [at(0x90_0000_0000, 0x90_0002_0000)]);
+        assert_eq!(found[0].range.start, found[1].range.end());
+    }
+
+    #[test]
+    fn the_agents_own_is_in_no_region() {
         let line = "1000000-1100000 rw-p 00000000 00:00 0";
         let hole = PageRange::new(PageNumber(0x1020), 0x20);
+        let found = regions(line, &[hole]);
+        let ranges: Vec<PageRange> = found.iter().map(|region| region.range).collect();
         assert_eq!(
-            eligible_ranges(line, &[hole]),
+            ranges,
             [
                 PageRange::new(PageNumber(0x1040), 0xc0),
-                PageRange::new(PageNumber(0x1000), 0x20),
+                // And half the way down from it, to where nothing is.
+                PageRange::new(PageNumber(0x1000 - 0x800), 0x820),
             ]
         );
     }
@@ -106,7 +233,7 @@ mod tests {
             "zz-yy rw-p 0 00:00 0",
             "1000-2000",
         ] {
-            assert_eq!(eligible_ranges(line, &[]), []);
+            assert_eq!(regions(line, &[]), []);
         }
     }
 }

@@ -26,6 +26,8 @@ pub const HEAP_OFFSET: u64 = 1 << 30;
 /// Where pages are moved to be thrown away: `madvise` on the frames themselves would announce
 /// itself to the agent and wait for it.
 const TRASH_PAGES: u64 = 1024;
+/// Pages of zeros, for as many frames at a time. Only read, they share one page of the kernel's.
+const ZERO_PAGES: u32 = 64;
 /// Pages that are copied on their way out at a time: as many as the pager evicts in one batch.
 const BOUNCE_PAGES: u64 = 128;
 
@@ -75,7 +77,7 @@ impl Layout {
         let header_bytes = u64::from(frame_count) * SLOT_HEADER_SIZE as u64;
         let trash = headers + header_bytes.next_multiple_of(page);
         let zeros = trash + TRASH_PAGES * page;
-        let bounce = zeros + page;
+        let bounce = zeros + u64::from(ZERO_PAGES) * page;
         let end = bounce + BOUNCE_PAGES * page;
         assert!(
             end <= base + HEAP_OFFSET,
@@ -121,9 +123,13 @@ impl Layout {
         self.trash
     }
 
-    /// A page that stays zero: what new frames are filled with.
+    /// Pages that stay zero: what new frames are filled with.
     pub(super) const fn zeros(&self) -> u64 {
         self.zeros
+    }
+
+    pub(super) const fn zero_pages() -> u32 {
+        ZERO_PAGES
     }
 
     /// Where pages are read to that leave by being copied.
@@ -158,6 +164,16 @@ impl Layout {
         // SAFETY: the range is inside the reservation, and nothing is in it yet.
         unsafe { rustix::mm::mprotect(self.frames as *mut _, length as usize, access) }
             .map_err(system)?;
+        // A huge page under one frame would give memory to 511 others, and MOVE would have to split
+        // it. Refused only by kernels that have no huge pages.
+        // SAFETY: as above.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                self.frames as *mut _,
+                length as usize,
+                Advice::LinuxNoHugepage,
+            )
+        };
         if !features.can_move() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The Linux mechanism: userfaultfd in full mode with events, batched MOVE, and the agent's loop.
 //!
-//! All code here runs in the agent: a task that shares the program's memory and nothing else. It
-//! calls no C library, and touches no memory that it serves faults for.
+//! All code here but [`injection`] runs in the agent: a task that shares the program's memory and
+//! nothing else. It calls no C library, and touches no memory that it serves faults for.
 
 mod abi;
 pub mod agent;
@@ -10,15 +10,26 @@ mod copy_out;
 mod dropper;
 mod eligible;
 mod features;
+pub mod filter;
 mod frame_memory;
+pub mod hand;
+pub mod injection;
 mod layout;
 mod linux_kernel;
+mod mappings;
+mod message;
+pub mod probe;
 mod program;
 mod range_set;
+mod replaced;
 mod residency;
 mod supervisor;
+mod system_call;
+mod transfer;
 
-pub use context::{OpenError, Userfaultfd};
+pub use context::{OpenError, Userfaultfd, has_address_space};
 pub use dropper::{StartTask, TaskMain};
-pub use features::FeatureError;
+pub use features::{FeatureError, Mask, UnknownName};
 pub use layout::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE};
+pub use program::same_memory;
+pub use system_call::{outcome, system_call};

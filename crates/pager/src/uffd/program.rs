@@ -1,9 +1,16 @@
 //! The program that the agent serves: is it there, and is its memory still the agent's?
 
+use super::system_call::system_call;
+use alloc::string::String;
+use alloc::vec::Vec;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
+
+/// What Linux lets a process have unless `fs.nr_open` says otherwise.
+const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// The program, by process id and by a descriptor that names it even after it has ended.
 #[derive(Debug)]
@@ -27,7 +34,7 @@ impl Program {
     /// False once the program has ended or runs another image: then nobody uses this address
     /// space but the agent, and forked children theirs.
     pub(super) fn uses_this_memory(&self) -> bool {
-        !is_readable(self.pidfd.as_fd()) && shares_memory(self.pid)
+        !is_readable(self.pidfd.as_fd()) && shares_memory(rustix::process::getpid(), self.pid)
     }
 
     pub(super) fn kill(&self) {
@@ -46,39 +53,80 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
 }
 
-/// `kcmp(2)` with KCMP_VM: 0 if both processes have one address space. Where it may not be asked
-/// (the program has changed its user, say) the answer is yes: the end of the process is seen all
-/// the same.
-fn shares_memory(pid: Pid) -> bool {
+/// True if two processes have one address space. The first thread of a process may end before the
+/// others do, and has no address space then; so if need be every thread is asked for. Where it may
+/// not be asked (the program has changed its user, say) the answer is yes: the end of the process
+/// is seen all the same.
+pub(super) fn shares_memory(one: Pid, process: Pid) -> bool {
+    let shares = |task| same_memory(one, task).unwrap_or_else(|error| error != Errno::SRCH);
+    shares(process)
+        || threads_of(process)
+            .into_iter()
+            .any(|thread| thread != process && shares(thread))
+}
+
+/// None of a process that is gone.
+pub(super) fn threads_of(process: Pid) -> Vec<Pid> {
+    let path = alloc::format!("/proc/{}/task", process.as_raw_nonzero());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(threads) = rustix::fs::open(path.as_str(), flags, Mode::empty())
+        .and_then(|directory| rustix::fs::Dir::read_from(&directory))
+    else {
+        return Vec::new();
+    };
+    threads
+        .filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok())
+        .filter_map(Pid::from_raw)
+        .collect()
+}
+
+/// The beginning of a file of a thread in /proc. None if the thread is gone.
+pub(super) fn thread_file(process: Pid, thread: Pid, name: &str) -> Option<String> {
+    let [process, thread] = [process, thread].map(Pid::as_raw_pid);
+    let path = alloc::format!("/proc/{process}/task/{thread}/{name}");
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path.as_str(), flags, Mode::empty()).ok()?;
+    let mut bytes = [0u8; 512];
+    let length = rustix::io::read(&file, &mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
+}
+
+/// `kcmp(2)` with KCMP_VM: have both processes one address space?
+///
+/// # Errors
+/// When one of them is gone, or its memory is none of the caller's business.
+pub fn same_memory(one: Pid, other: Pid) -> Result<bool, Errno> {
     const SYS_KCMP: i64 = 312;
     const KCMP_VM: i64 = 1;
-    let own = i64::from(rustix::process::getpid().as_raw_nonzero().get());
-    let other = i64::from(pid.as_raw_nonzero().get());
-    let result: i64;
-    // SAFETY: kcmp takes integers and touches no memory of ours; the registers are those that the
-    // x86-64 system call convention changes.
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            inlateout("rax") SYS_KCMP => result,
-            in("rdi") own,
-            in("rsi") other,
-            in("rdx") KCMP_VM,
-            in("r10") 0i64,
-            in("r8") 0i64,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
+    let [one, other] = [one, other].map(|pid| i64::from(pid.as_raw_nonzero().get()));
+    // SAFETY: kcmp takes integers and touches no memory of ours.
+    let order = unsafe { system_call(SYS_KCMP, [one, other, KCMP_VM, 0, 0]) }?;
+    // 1, 2 and 3 are orders of different objects.
+    Ok(order == 0)
+}
+
+/// Lets the calling process have as many descriptors as the system allows, whatever limit it has
+/// inherited.
+pub(super) fn raise_descriptor_limit() {
+    let inherited = rustix::process::getrlimit(Resource::Nofile);
+    let raise = |maximum| {
+        let limit = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        rustix::process::setrlimit(Resource::Nofile, limit)
+    };
+    let more = inherited.maximum.map(|limit| limit.max(DESCRIPTORS_MAX));
+    if raise(more).is_err() {
+        // Without CAP_SYS_RESOURCE that is all. It cannot fail: the maximum stays.
+        let _ = raise(inherited.maximum);
     }
-    // 1 and 2 are orders of different objects; negative values are errors.
-    !matches!(result, 1..=3) && result != -i64::from(Errno::SRCH.raw_os_error())
 }
 
 /// Closes every descriptor that came along from the program, but for those named. Otherwise a
 /// pipe whose writer has ended would never end for its reader.
 pub(super) fn close_all_but(keep: &[BorrowedFd<'_>]) {
-    let mut keep: alloc::vec::Vec<u32> = keep
+    let mut keep: Vec<u32> = keep
         .iter()
         .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
         .collect();
@@ -96,17 +144,6 @@ pub(super) fn close_all_but(keep: &[BorrowedFd<'_>]) {
 fn close_range(first: u32, last: u32) {
     const SYS_CLOSE_RANGE: i64 = 436;
     // SAFETY: the descriptors are copies that the agent got by being cloned; no Rust object owns
-    // any of them.
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            inlateout("rax") SYS_CLOSE_RANGE => _,
-            in("rdi") i64::from(first),
-            in("rsi") i64::from(last),
-            in("rdx") 0i64,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
+    // any of them. It fails only for a range that is none.
+    let _ = unsafe { system_call(SYS_CLOSE_RANGE, [i64::from(first), i64::from(last), 0]) };
 }

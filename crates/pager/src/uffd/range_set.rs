@@ -6,17 +6,33 @@ use alloc::vec::Vec;
 use legato_base::PageNumber;
 
 /// Disjoint ranges, start to end (exclusive).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct RangeSet {
     ranges: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
+    pub(super) const fn new() -> Self {
+        Self {
+            ranges: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn contains(&self, page: PageNumber) -> bool {
         self.ranges
             .range(..=page.0)
             .next_back()
             .is_some_and(|(_, &end)| page.0 < end)
+    }
+
+    pub(super) fn ranges(&self) -> impl Iterator<Item = PageRange> {
+        self.ranges
+            .iter()
+            .map(|(&start, &end)| PageRange::new(PageNumber(start), end - start))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
     }
 
     pub(super) fn insert(&mut self, range: PageRange) {
@@ -56,6 +72,31 @@ impl RangeSet {
         }
     }
 
+    /// What is in the set of `from` moves to `to`, and replaces what was in it there.
+    pub(super) fn relocate(&mut self, from: PageRange, to: PageNumber) {
+        if from.count == 0 {
+            return;
+        }
+        let mut absent = Self::default();
+        for part in self.missing_from(from) {
+            absent.insert(part);
+        }
+        self.remove(from);
+        self.remove(PageRange::new(to, from.count));
+        for part in absent.missing_from(from) {
+            let start = PageNumber(to.0 + (part.start.0 - from.start.0));
+            self.insert(PageRange::new(start, part.count));
+        }
+    }
+
+    /// True if any page of a range is in the set.
+    pub(super) fn overlaps(&self, range: PageRange) -> bool {
+        self.ranges
+            .range(..range.end().0)
+            .next_back()
+            .is_some_and(|(_, &end)| range.start.0 < end && range.count > 0)
+    }
+
     /// The parts of a range that are not in the set.
     pub(super) fn missing_from(&self, range: PageRange) -> Vec<PageRange> {
         let mut missing = Vec::new();
@@ -92,7 +133,14 @@ mod tests {
         for _ in 0..5_000 {
             let range = PageRange::new(PageNumber(random.below(200)), random.below(30));
             let pages = range.start.0..range.end().0;
-            if random.ratio(1, 2) {
+            if random.ratio(1, 5) {
+                let to = random.below(200);
+                set.relocate(range, PageNumber(to));
+                let moved: Vec<u64> = pages.clone().filter(|page| model.contains(page)).collect();
+                model.retain(|page| !pages.contains(page));
+                model.retain(|page| !(to..to + range.count).contains(page));
+                model.extend(moved.into_iter().map(|page| page - range.start.0 + to));
+            } else if random.ratio(1, 2) {
                 set.insert(range);
                 model.extend(pages.clone());
             } else {
@@ -116,6 +164,7 @@ mod tests {
                 .filter(|page| !model.contains(page))
                 .collect();
             assert_eq!(missing, expected);
+            assert_eq!(set.overlaps(probe), (missing.len() as u64) < probe.count);
         }
     }
 }

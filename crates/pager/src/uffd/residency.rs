@@ -1,34 +1,136 @@
-//! What is resident: pages of a range (PAGEMAP_SCAN), and the whole process (`/proc/PID/statm`).
+//! What is resident: pages of a range (PAGEMAP_SCAN, or `/proc/PID/pagemap` on kernels before
+//! 6.7), and the whole process (`/proc/PID/statm`).
 
 use super::abi;
+use super::program::threads_of;
 use crate::PageRange;
+use alloc::string::String;
 use alloc::vec::Vec;
-use legato_base::PageNumber;
+use legato_base::{PAGE_SHIFT, PageNumber};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
+use rustix::process::{Pid, Signal};
 
 /// Ranges that one scan returns.
 const REGIONS: usize = 256;
+/// Entries of pagemap that are read at once: 16 MiB of address space.
+const ENTRIES: usize = 4096;
+const ENTRY_SIZE: usize = size_of::<u64>();
+/// An address that every process has, mapped or not: to see whether the kernel can scan.
+const ANY_PAGE: PageRange = PageRange::new(PageNumber(0x100), 1);
 
-/// Descriptors on the process's own `/proc` files.
+/// Descriptors on a process's `/proc` files.
 #[derive(Debug)]
 pub(super) struct Residency {
+    directory: OwnedFd,
     pagemap: OwnedFd,
+    /// PAGEMAP_SCAN is there. Otherwise the entries of pagemap are read one by one.
+    can_scan: bool,
     statm: OwnedFd,
-    status: OwnedFd,
 }
 
 impl Residency {
-    pub(super) fn open() -> Result<Self, Errno> {
-        let open =
-            |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        Ok(Self {
-            pagemap: open("/proc/self/pagemap")?,
-            statm: open("/proc/self/statm")?,
-            status: open("/proc/self/status")?,
-        })
+    /// Of another process, or the agent's own. If not `may_scan`, PAGEMAP_SCAN is not used even
+    /// where the kernel has it.
+    pub(super) fn open(process: Option<Pid>, may_scan: bool) -> Result<Self, Errno> {
+        let directory = Self::open_directory(process)?;
+        let mut residency = Self {
+            pagemap: open_in(&directory, "pagemap")?,
+            can_scan: false,
+            statm: open_in(&directory, "statm")?,
+            directory,
+        };
+        residency.can_scan = may_scan && residency.scan(ANY_PAGE, abi::PAGE_IS_PRESENT).is_ok();
+        // Without either, pages that were resident before could never leave.
+        residency.pages_in(ANY_PAGE)?;
+        Ok(residency)
+    }
+
+    pub(super) const fn can_scan(&self) -> bool {
+        self.can_scan
+    }
+
+    /// The directory in `/proc`. It names the process even after it has ended.
+    pub(super) fn open_directory(process: Option<Pid>) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match process {
+            None => rustix::fs::open("/proc/self", flags, Mode::empty()),
+            Some(pid) => {
+                let path = alloc::format!("/proc/{}", pid.as_raw_nonzero());
+                rustix::fs::open(path.as_str(), flags, Mode::empty())
+            }
+        }
+    }
+
+    /// The bytes of the address space (proc_pid_mem(5)).
+    pub(super) fn open_memory(&self) -> Result<OwnedFd, Errno> {
+        open_in(&self.directory, "mem")
+    }
+
+    /// Ends the process. (`/proc/PID` is as good as a pidfd: pidfd_send_signal(2).)
+    pub(super) fn kill(&self) {
+        // Fails only when it has ended already.
+        let _ = rustix::process::pidfd_send_signal(&self.directory, Signal::KILL);
+    }
+
+    /// The mappings (proc_pid_maps(5)).
+    pub(super) fn maps(&self) -> Option<String> {
+        self.text("maps")
+    }
+
+    /// The mappings with what the kernel knows of each (proc_pid_smaps(5)).
+    pub(super) fn smaps(&self) -> Option<String> {
+        self.text("smaps")
+    }
+
+    /// Shows every line of the mappings with what the kernel knows of each (proc_pid_smaps(5)). None
+    /// if they cannot be read. The kernel walks all page tables for it.
+    pub(super) fn for_each_line_of_smaps(&self, mut show: impl FnMut(&str)) -> Option<()> {
+        let file = open_in(&self.directory, "smaps").ok()?;
+        let mut bytes = Vec::new();
+        let mut buffer = alloc::vec![0u8; 64 << 10];
+        loop {
+            match rustix::io::read(&file, &mut buffer) {
+                // The last line ends as all others do.
+                Ok(0) => return Some(()),
+                Ok(length) => bytes.extend_from_slice(&buffer[..length]),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+            let whole = bytes
+                .iter()
+                .rposition(|&byte| byte == b'\n')
+                .map_or(0, |end| end + 1);
+            // Names of files need not be UTF-8.
+            String::from_utf8_lossy(&bytes[..whole])
+                .lines()
+                .for_each(&mut show);
+            bytes.drain(..whole);
+        }
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        let file = open_in(&self.directory, name).ok()?;
+        let mut bytes = Vec::new();
+        let mut buffer = alloc::vec![0u8; 64 << 10];
+        loop {
+            match rustix::io::read(&file, &mut buffer) {
+                Ok(0) => break,
+                Ok(length) => bytes.extend_from_slice(&buffer[..length]),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Pages of anonymous memory; of a page that several processes share, a part (Pss_Anon of
+    /// proc_pid_smaps(5)). The kernel walks all page tables for it.
+    pub(super) fn proportional_pages(&self) -> Option<u64> {
+        let file = open_in(&self.directory, "smaps_rollup").ok()?;
+        Some(status_field(&file, "Pss_Anon:")? >> (PAGE_SHIFT - 10))
     }
 
     /// Pages of anonymous memory of the address space: `resident` less `shared` of proc_pid_statm(5),
@@ -47,7 +149,10 @@ impl Residency {
     /// an RDMA adapter (VmPin of proc_pid_status(5)). Which pages that are is not told. vfio
     /// accounts as mlock does, and cannot be told from it.
     pub(super) fn has_pins(&self) -> bool {
-        status_field(&self.status, "VmPin:").is_none_or(|kib| kib > 0)
+        open_in(&self.directory, "status")
+            .ok()
+            .and_then(|status| status_field(&status, "VmPin:"))
+            .is_none_or(|kib| kib > 0)
     }
 
     /// Threads of the program.
@@ -60,14 +165,77 @@ impl Residency {
             .unwrap_or(u64::MAX)
     }
 
-    /// The pages of a range that have content, in memory or in swap.
-    pub(super) fn pages_in(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
-        self.scan(range, abi::PAGE_IS_PRESENT | abi::PAGE_IS_SWAPPED)
+    /// True if a thread of a process is inside `madvise` or `process_madvise`, as far as
+    /// `/proc/PID/task/TID/syscall` tells: of a thread that is on a CPU or waits for one it does not.
+    pub(super) fn may_be_dropping(process: Pid) -> bool {
+        const CALLS: [&str; 2] = ["28 ", "440 "];
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let threads = threads_of(process);
+        let is_dropping = |thread: &Pid| {
+            let [process, thread] = [process, *thread].map(Pid::as_raw_pid);
+            let path = alloc::format!("/proc/{process}/task/{thread}/syscall");
+            let mut text = [0u8; 8];
+            // A thread that is gone drops nothing.
+            rustix::fs::open(path.as_str(), flags, Mode::empty())
+                .and_then(|file| rustix::io::read(&file, &mut text))
+                .is_ok_and(|_| CALLS.iter().any(|call| text.starts_with(call.as_bytes())))
+        };
+        // Every process has a thread, unless they could not be listed.
+        threads.is_empty() || threads.iter().any(is_dropping)
     }
 
-    /// The pages of a range that map the kernel's page of zeros.
+    /// The pages of a range that have content, in memory or in swap.
+    pub(super) fn pages_in(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
+        if self.can_scan {
+            return self.scan(range, abi::PAGE_IS_PRESENT | abi::PAGE_IS_SWAPPED);
+        }
+        let somewhere = abi::PAGEMAP_PRESENT | abi::PAGEMAP_SWAPPED;
+        self.read_entries(range, |entry| entry & somewhere != 0)
+    }
+
+    /// The pages of a private anonymous range that map the kernel's page of zeros. Without
+    /// PAGEMAP_SCAN also those that another process maps too.
+    ///
+    /// The entries of pagemap do not name the page of zeros to a process without privilege. But
+    /// that page is never mapped exclusively, so none is missed; what is taken for it besides is
+    /// anonymous memory shared after a fork or merged by KSM. Nothing is assumed of the content of
+    /// these pages: they only leave first, as any page may, and come back as they were.
     pub(super) fn zero_mapped(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
-        self.scan(range, abi::PAGE_IS_PFNZERO)
+        if self.can_scan {
+            return self.scan(range, abi::PAGE_IS_PFNZERO);
+        }
+        let mask = abi::PAGEMAP_PRESENT | abi::PAGEMAP_EXCLUSIVE;
+        self.read_entries(range, |entry| entry & mask == abi::PAGEMAP_PRESENT)
+    }
+
+    /// The pages of a range whose entry in pagemap fits (Documentation/admin-guide/mm/pagemap.rst).
+    fn read_entries(
+        &self,
+        range: PageRange,
+        fits: impl Fn(u64) -> bool,
+    ) -> Result<Vec<PageNumber>, Errno> {
+        let mut found = Vec::new();
+        let mut bytes = alloc::vec![0_u8; ENTRIES * ENTRY_SIZE];
+        let mut at = range.start;
+        while at < range.end() {
+            let wanted = (range.end().0 - at.0).min(ENTRIES as u64) as usize * ENTRY_SIZE;
+            let offset = at.0 * ENTRY_SIZE as u64;
+            let length = match rustix::io::pread(&self.pagemap, &mut bytes[..wanted], offset) {
+                Ok(length) => length,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error),
+            };
+            let (entries, _) = bytes[..length].as_chunks::<ENTRY_SIZE>();
+            if entries.is_empty() {
+                // The end of what a process can have.
+                break;
+            }
+            let pages = (at.0..).map(PageNumber).zip(entries);
+            let fitting = pages.filter(|(_, entry)| fits(u64::from_le_bytes(**entry)));
+            found.extend(fitting.map(|(page, _)| page));
+            at = at.plus(entries.len() as u64);
+        }
+        Ok(found)
     }
 
     fn scan(&self, range: PageRange, categories: u64) -> Result<Vec<PageNumber>, Errno> {
@@ -102,12 +270,17 @@ impl Residency {
     }
 }
 
+fn open_in(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::empty())
+}
+
 /// A number in a status file.
 fn status_field(status: &OwnedFd, name: &str) -> Option<u64> {
     let mut text = [0u8; 4096];
     let length = rustix::io::pread(status, &mut text, 0).ok()?;
     // Groups and names before the fields are not all UTF-8.
-    let text = alloc::string::String::from_utf8_lossy(&text[..length]);
+    let text = String::from_utf8_lossy(&text[..length]);
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
@@ -133,5 +306,60 @@ unsafe impl Ioctl for Scan<'_> {
         _: *mut rustix::ffi::c_void,
     ) -> rustix::io::Result<usize> {
         Ok(usize::try_from(output).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags};
+
+    const PAGES: usize = 6 * ENTRIES;
+
+    /// Both ways of asking agree on memory of which every kind of page is a part.
+    #[test]
+    fn pagemap_tells_what_the_scan_tells() {
+        let length = PAGES << PAGE_SHIFT;
+        // SAFETY: a fresh mapping of this test's own.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .unwrap();
+        // SAFETY: as above. Huge pages would make neighbours resident.
+        unsafe { rustix::mm::madvise(start, length, rustix::mm::Advice::LinuxNoHugepage) }.unwrap();
+        let at = |page: usize| start.cast::<u8>().wrapping_add(page << PAGE_SHIFT);
+        let (written, read) = (
+            [0, 5, ENTRIES - 1, ENTRIES, PAGES - 1],
+            [3, 2 * ENTRIES + 1],
+        );
+        for page in written {
+            // SAFETY: inside the mapping.
+            unsafe { at(page).write_volatile(7) };
+        }
+        for page in read {
+            // SAFETY: inside the mapping.
+            assert_eq!(unsafe { at(page).read_volatile() }, 0);
+        }
+        let first = PageNumber::containing(start as u64);
+        let range = PageRange::new(first, PAGES as u64);
+        let numbers = |pages: &[usize]| {
+            let mut all: Vec<_> = pages.iter().map(|&page| first.plus(page as u64)).collect();
+            all.sort_unstable();
+            all
+        };
+        for may_scan in [true, false] {
+            let residency = Residency::open(None, may_scan).unwrap();
+            assert!(may_scan || !residency.can_scan);
+            let resident = residency.pages_in(range).unwrap();
+            assert_eq!(resident, numbers(&[&written[..], &read].concat()));
+            assert_eq!(residency.zero_mapped(range).unwrap(), numbers(&read));
+        }
+        // SAFETY: nothing uses it any more.
+        unsafe { rustix::mm::munmap(start, length) }.unwrap();
     }
 }

@@ -1,14 +1,18 @@
 //! The agent's end of the connection to `legato run`.
 
+use super::agent::StartError;
 use alloc::string::String;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, Ordering};
-use legato_base::wire::control::{AgentMessage, AgentMessageBody, WELCOME_SIZE, Welcome};
+use legato_base::wire::control::{
+    AgentMessage, AgentMessageBody, ControlError, ORDER_SIZE, SupervisorMessage, WELCOME_SIZE,
+    Welcome,
+};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::io::{Errno, IoSlice};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 /// The connection, for [`last_words`]; -1 before there is one.
@@ -27,6 +31,64 @@ pub fn last_words(text: &str) {
     let _ = rustix::net::send(socket, &message, SendFlags::NOSIGNAL);
 }
 
+/// May the program whose agent cannot start run without one?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dismissal {
+    RunsWithout,
+    Ends,
+}
+
+/// Tells the supervisor why a program has no agent, before there is one, and so without the heap.
+/// Called in the program itself: its descriptor table is used until this returns.
+///
+/// # Errors
+/// If the supervisor cannot be reached.
+pub fn excuse(name: &[u8], pid: u32, text: &str) -> Result<Dismissal, Errno> {
+    let socket = connect(name)?;
+    let message = AgentMessage::failed_bytes(pid, text);
+    rustix::net::send(&socket, &message, SendFlags::NOSIGNAL)?;
+    Ok(dismissal(&socket))
+}
+
+/// Waits for the answer to a failure.
+fn dismissal(socket: &OwnedFd) -> Dismissal {
+    let mut bytes = [0; ORDER_SIZE];
+    loop {
+        let received = match rustix::net::recv(socket, &mut bytes, RecvFlags::empty()) {
+            Ok((received, _)) => received,
+            Err(Errno::INTR) => continue,
+            Err(_) => return Dismissal::Ends,
+        };
+        match SupervisorMessage::parse(&bytes[..received]) {
+            Ok(SupervisorMessage::Dismissed { runs: true }) => return Dismissal::RunsWithout,
+            Ok(SupervisorMessage::Dismissed { runs: false }) | Err(_) => return Dismissal::Ends,
+            // Sent before it knew.
+            Ok(_) => {}
+        }
+    }
+}
+
+/// To a name in the abstract namespace.
+fn connect(name: &[u8]) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    Ok(socket)
+}
+
+/// The supervisor is not there any more, for what it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Gone {
+    #[error("the connection has ended")]
+    Ended,
+    #[error(transparent)]
+    Misspoken(#[from] ControlError),
+}
+
 /// A seqpacket connection.
 #[derive(Debug)]
 pub(super) struct Supervisor {
@@ -37,13 +99,7 @@ pub(super) struct Supervisor {
 impl Supervisor {
     /// Connects to a name in the abstract namespace.
     pub(super) fn connect(name: &[u8], pid: u32) -> Result<Self, Errno> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        let socket = connect(name)?;
         SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
         Ok(Self { socket, pid })
     }
@@ -52,18 +108,83 @@ impl Supervisor {
         self.socket.as_fd()
     }
 
-    /// Asks to be taken on. None if the supervisor is gone or speaks another version.
-    pub(super) fn greet(&self, command: String) -> Option<Welcome> {
+    /// Asks to be taken on. With the answer comes a connection to the supervisor's half of the NIC,
+    /// where the nodes are reached through that.
+    ///
+    /// # Errors
+    /// [`StartError::SupervisorGone`], also if it speaks another version, and
+    /// [`StartError::RunsWithout`] where another agent is in the program already.
+    pub(super) fn greet(&self, command: String) -> Result<(Welcome, Option<OwnedFd>), StartError> {
         self.send(AgentMessageBody::Hello { text: command }, &[])
-            .ok()?;
+            .map_err(|_| StartError::SupervisorGone)?;
         let mut answer = alloc::vec![0u8; WELCOME_SIZE];
         loop {
-            match rustix::net::recv(&self.socket, &mut answer, RecvFlags::empty()) {
-                Ok((length, _)) => return Welcome::parse(&answer[..length]).ok(),
+            match self.receive_into(&mut answer, RecvFlags::empty()) {
+                Ok((length, proxy)) => match SupervisorMessage::parse(&answer[..length]) {
+                    Ok(SupervisorMessage::Welcome(welcome)) => {
+                        legato_base::secret::wipe(&mut answer);
+                        return Ok((welcome, proxy));
+                    }
+                    Ok(SupervisorMessage::Dismissed { runs: true }) => {
+                        return Err(StartError::RunsWithout);
+                    }
+                    Ok(_) | Err(_) => return Err(StartError::SupervisorGone),
+                },
                 Err(Errno::INTR) => {}
-                Err(_) => return None,
+                Err(_) => return Err(StartError::SupervisorGone),
             }
         }
+    }
+
+    /// The agent cannot start: may the program without it?
+    pub(super) fn confess(&self, text: String) -> Dismissal {
+        match self.send(AgentMessageBody::Failed { text }, &[]) {
+            Ok(()) => dismissal(&self.socket),
+            Err(_) => Dismissal::Ends,
+        }
+    }
+
+    /// The next order, with the descriptor that came with it; None if there is none now.
+    ///
+    /// # Errors
+    /// When the supervisor is gone or says what is no order.
+    pub(super) fn receive(&self) -> Result<Option<(SupervisorMessage, Option<OwnedFd>)>, Gone> {
+        let mut bytes = [0; ORDER_SIZE];
+        let (received, descriptor) = match self.receive_into(&mut bytes, RecvFlags::DONTWAIT) {
+            Ok((received, descriptor)) if received > 0 => (received, descriptor),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Ok(_) | Err(_) => return Err(Gone::Ended),
+        };
+        let message = SupervisorMessage::parse(&bytes[..received])?;
+        Ok(Some((message, descriptor)))
+    }
+
+    /// The length of the next message, and the descriptor that came with it.
+    fn receive_into(
+        &self,
+        bytes: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<(usize, Option<OwnedFd>), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC | flags;
+        let received = rustix::net::recvmsg(&self.socket, &mut parts, &mut ancillary, flags)?;
+        let mut descriptor = None;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut rights) = message {
+                descriptor = rights.next();
+            }
+        }
+        Ok((received.bytes, descriptor))
+    }
+
+    /// Sends a message unless that would have to wait; true if it was sent.
+    pub(super) fn offer(&self, body: AgentMessageBody) -> bool {
+        let pid = self.pid;
+        let bytes = AgentMessage { pid, body }.to_bytes();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::send(&self.socket, &bytes, flags).is_ok()
     }
 
     /// Sends a message and, with it, copies of descriptors.

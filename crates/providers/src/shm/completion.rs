@@ -1,9 +1,9 @@
 //! Completion queues with a ledger: an entry is reserved for each request that a queue pair can
-//! have outstanding, so an overrun cannot happen.
+//! have outstanding, so an overrun cannot happen. One-shot arming (`ibv_req_notify_cq(3)`).
 
-use super::table::{Handle, Table};
+use crate::table::{Handle, Table};
 use alloc::collections::VecDeque;
-use legato_verbs::{Completion, CompletionQueue, QueuePair, VerbsError};
+use legato_verbs::{Arm, Completion, CompletionQueue, QueuePair, VerbsError};
 
 /// Most entries of a completion queue.
 pub const COMPLETION_QUEUE_ENTRIES_MAX: u32 = 1 << 18;
@@ -29,7 +29,9 @@ pub(super) struct Entry {
 pub(super) struct Queue {
     entries_max: u32,
     reserved: u32,
+    armed: Option<Arm>,
     pub(super) entries: VecDeque<Entry>,
+    /// Work queues that complete into it.
     pub(super) users: u32,
 }
 
@@ -47,27 +49,63 @@ impl Queue {
         Ok(Self {
             entries_max,
             reserved: 0,
+            armed: None,
             entries: VecDeque::with_capacity(entries_max as usize),
             users: 0,
         })
     }
 
-    pub(super) fn reserve(&mut self, needed: u32) -> Result<(), VerbsError> {
+    /// Are so many entries free?
+    pub(super) fn check(&self, needed: u32) -> Result<(), VerbsError> {
         let free = self.entries_max - self.reserved;
         if needed > free {
             return Err(VerbsError::CompletionQueueTooSmall { needed, free });
         }
+        Ok(())
+    }
+
+    /// Reserves the entries of one work queue.
+    pub(super) fn reserve(&mut self, needed: u32) -> Result<(), VerbsError> {
+        self.check(needed)?;
         self.reserved += needed;
         self.users += 1;
         Ok(())
     }
 
-    /// Undoes [`Self::reserve`] for a queue pair that is destroyed.
-    pub(super) fn release(&mut self, queue_pair: QueuePair, needed: u32) {
-        self.reserved -= needed;
+    /// Undoes [`Self::reserve`].
+    pub(super) fn release(&mut self, reserved: u32) {
+        self.reserved -= reserved;
         self.users -= 1;
+    }
+
+    /// Drops the completions of a queue pair that is destroyed or reset.
+    pub(super) fn forget(&mut self, queue_pair: QueuePair) {
         self.entries
             .retain(|entry| entry.completion.queue_pair != queue_pair);
+    }
+
+    /// Adds a completion, and says whether somebody is to be told. `solicited`: by a message whose
+    /// sender asked for it.
+    #[inline(always)]
+    pub(super) fn push(&mut self, entry: Entry, solicited: bool) -> bool {
+        let wakes = match self.armed {
+            None => false,
+            Some(Arm::Next) => true,
+            Some(Arm::Solicited) => solicited || entry.completion.result.is_err(),
+        };
+        if wakes {
+            self.armed = None;
+        }
+        self.entries.push_back(entry);
+        wakes
+    }
+
+    /// Arms for the next completion, and says whether some wait already.
+    pub(super) fn arm(&mut self, arm: Arm) -> bool {
+        if self.armed != Some(Arm::Next) {
+            self.armed = Some(arm);
+        }
+        !self.entries.is_empty()
     }
 }
 

@@ -1,9 +1,11 @@
 //! The active side of a handshake.
 
 use super::connection::{Connection, PeerMemory};
+use super::ending::Failure;
+use super::envelope::Parameters;
 use super::hub::{Hub, Source};
-use super::queue_pair::{Failure, Pair, Phase};
-use super::ring::{LinkState, OwnSegment};
+use super::queue_pair::{Pair, Phase};
+use super::segment::OwnSegment;
 use super::socket::{self, Packet, Received};
 use super::wire::{Greeting, Message, PrivateData, WireError};
 use alloc::boxed::Box;
@@ -56,10 +58,10 @@ impl Connecting {
     pub(super) fn new(
         queue_pair: QueuePair,
         name: &str,
-        private: PrivateData,
+        (private, parameters): (PrivateData, Parameters),
     ) -> Result<Self, VerbsError> {
         let address = socket::socket_address(name)?;
-        let (segment, own) = OwnSegment::create()?;
+        let (segment, own) = OwnSegment::create(parameters)?;
         Ok(Self {
             socket: socket::new_socket()?,
             address,
@@ -74,6 +76,10 @@ impl Connecting {
             deadline: None,
             retry_at: Time::ZERO,
         })
+    }
+
+    pub(super) fn set_parameters(&self, parameters: Parameters) {
+        self.own.set_parameters(parameters);
     }
 
     pub(super) fn close(self, hub: &mut Hub) {
@@ -178,7 +184,7 @@ impl Pair {
     }
 
     fn accepted(&mut self, hub: &mut Hub, greeting: &Greeting, packet: Packet) {
-        let Ok(peer) = PeerMemory::from_packet(packet) else {
+        let Ok(peer) = PeerMemory::from_packet(greeting, packet) else {
             hub.counters.peers_malformed += 1;
             return self.unreachable(hub, UnreachableReason::Failed);
         };
@@ -202,21 +208,27 @@ impl Pair {
     }
 
     fn rejected(&mut self, hub: &mut Hub, reason: RejectReason, private_data: &[u8]) {
-        self.enter_error(hub, Failure::default(), LinkState::Closed);
         let rejected = ConnectionEvent::Rejected {
             queue_pair: self.handle,
             reason,
             private_data: private_data.to_vec(),
         };
-        hub.events.push_back(Event::Connection(rejected));
+        self.not_connected(hub, rejected);
     }
 
     fn unreachable(&mut self, hub: &mut Hub, reason: UnreachableReason) {
-        self.enter_error(hub, Failure::default(), LinkState::Closed);
         let unreachable = ConnectionEvent::Unreachable {
             queue_pair: self.handle,
             reason,
         };
-        hub.events.push_back(Event::Connection(unreachable));
+        self.not_connected(hub, unreachable);
+    }
+
+    fn not_connected(&mut self, hub: &mut Hub, ending: ConnectionEvent) {
+        let failure = Failure {
+            ending: Some(ending),
+            ..Failure::NONE
+        };
+        self.enter_error(hub, failure);
     }
 }

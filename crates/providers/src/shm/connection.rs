@@ -1,26 +1,31 @@
 //! An established connection: the socket, the rings, and the peer's segments.
 
+use super::envelope::Envelope;
 use super::hub::Hub;
-use super::memory::{self, Mapping, Protection, SegmentError};
-use super::region::{PeerKeys, Regions};
-use super::ring::{Link, OwnSegment, PeerSegment, Piece};
+use super::keys::PeerKeys;
+use super::one_sided::Bytes;
+use super::region::{Regions, is_changed_remotely};
+use super::ring::{Link, Malformed, Piece};
+use super::segment::{OwnSegment, PeerSegment};
+use super::shared_receive::PostedReceive;
 use super::socket::{self, Packet};
-use super::wire::Message;
+use super::wire::{Greeting, Message};
+use crate::memory::{self, Mapping, Protection, SegmentError};
 use alloc::collections::{BTreeMap, BTreeSet};
-use core::sync::atomic::{Ordering, fence};
 use legato_base::Time;
 use legato_verbs::{
-    AccessFlags, CompletionStatus, ProtectionDomain, RemoteAddress, ScatterGatherEntry,
+    AccessFlags, CompletionStatus, ProtectionDomain, QueuePairNumber, ScatterGatherEntry,
+    VerbsError,
 };
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
 /// A peer's region, mapped: as many bytes as the region has.
 #[derive(Debug)]
-struct RemoteSegment {
-    mapping: Mapping,
-    access: AccessFlags,
-    slot: u32,
+pub(super) struct RemoteSegment {
+    pub(super) mapping: Mapping,
+    pub(super) access: AccessFlags,
+    pub(super) slot: u32,
 }
 
 #[derive(Debug)]
@@ -32,8 +37,10 @@ pub(super) struct Connection {
     pub(super) not_ready_since: Option<Time>,
     /// We refused the peer's next message: nothing more is delivered.
     pub(super) refused: bool,
-    keys: PeerKeys,
-    segments: BTreeMap<u32, RemoteSegment>,
+    /// The peer's queue pair.
+    pub(super) peer: QueuePairNumber,
+    pub(super) keys: PeerKeys,
+    pub(super) segments: BTreeMap<u32, RemoteSegment>,
     asked_for: Option<u32>,
     /// Keys whose segments the peer was given.
     granted: BTreeSet<u32>,
@@ -43,9 +50,13 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Done,
+    /// The peer's provider has to do the rest.
+    Started,
     /// Not now: the peer has to answer, or is gone.
     Wait,
     Fault(CompletionStatus),
+    /// The peer's segment holds what cannot be.
+    Malformed,
 }
 
 /// Why a peer's control message ends the connection.
@@ -58,26 +69,19 @@ pub(super) enum ControlFault {
     Unmappable,
 }
 
-/// One direction of a one-sided operation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OneSided<'a> {
-    pub(super) write: bool,
-    pub(super) remote: RemoteAddress,
-    pub(super) entries: &'a [ScatterGatherEntry],
-    pub(super) length: u32,
-}
-
 /// What a peer sent when it introduced itself.
 #[derive(Debug)]
 pub(super) struct PeerMemory {
-    pub(super) segment: PeerSegment,
-    pub(super) keys: PeerKeys,
+    segment: PeerSegment,
+    keys: PeerKeys,
+    queue_pair: QueuePairNumber,
 }
 
 impl PeerMemory {
-    pub(super) fn from_packet(packet: Packet) -> Result<Self, SegmentError> {
+    pub(super) fn from_packet(greeting: &Greeting, packet: Packet) -> Result<Self, SegmentError> {
         let [segment, keys] = packet.into_descriptors().ok_or(SegmentError::Untrusted)?;
         Ok(Self {
+            queue_pair: greeting.number(),
             segment: PeerSegment::map(&segment)?,
             keys: PeerKeys::map(&keys)?,
         })
@@ -92,6 +96,7 @@ impl Connection {
             link: Link::new(own, peer.segment),
             not_ready_since: None,
             refused: false,
+            peer: peer.queue_pair,
             keys: peer.keys,
             segments: BTreeMap::new(),
             asked_for: None,
@@ -113,67 +118,7 @@ impl Connection {
         self.asked_for.is_some()
     }
 
-    /// Executes a READ or WRITE, if the peer's segment is mapped; else asks for it.
-    ///
-    /// This is the data path: no system call and no allocation once the segment is mapped.
-    pub(super) fn one_sided(
-        &mut self,
-        regions: &Regions,
-        domain: ProtectionDomain,
-        request: &OneSided<'_>,
-    ) -> Step {
-        const REFUSED: Step = Step::Fault(CompletionStatus::RemoteAccess);
-        if request.length == 0 {
-            return Step::Done;
-        }
-        if !self.link.peer_is_open() {
-            return Step::Wait;
-        }
-        let key = request.remote.key.0;
-        let Some(segment) = self.segments.get(&key) else {
-            self.ask_for(key);
-            return Step::Wait;
-        };
-        let needed = match request.write {
-            true => AccessFlags::REMOTE_WRITE,
-            false => AccessFlags::REMOTE_READ,
-        };
-        let place = segment
-            .mapping
-            .at(request.remote.address, u64::from(request.length));
-        let (Some(place), true) = (place, segment.access.contains(needed)) else {
-            return REFUSED;
-        };
-        if !self.keys.is_valid(segment.slot, key) {
-            return REFUSED;
-        }
-        let mut done = 0;
-        for entry in request.entries {
-            let Ok(piece) = regions.locate(domain, entry, !request.write) else {
-                return Step::Fault(CompletionStatus::LocalProtection);
-            };
-            // SAFETY: `place` has the sum of the entries' lengths, which is request.length, in a
-            // mapping that cannot shrink and is writable where REMOTE_WRITE was granted; the
-            // piece is in a registered region, to which nobody holds a reference.
-            unsafe {
-                let there = place.add(done);
-                let (from, to) = match request.write {
-                    true => (piece.pointer, there),
-                    false => (there, piece.pointer),
-                };
-                memory::copy(from, to, piece.length as usize);
-            }
-            done += piece.length as usize;
-        }
-        // The bytes count only if the key was valid after they were copied, too.
-        fence(Ordering::Acquire);
-        if !self.keys.is_valid(segment.slot, key) {
-            return REFUSED;
-        }
-        Step::Done
-    }
-
-    fn ask_for(&mut self, key: u32) {
+    pub(super) fn ask_for(&mut self, key: u32) {
         if self.asked_for.is_none() {
             let asked = socket::send(&self.socket, &Message::MapRequest { key }.to_bytes(), &[]);
             // With the socket full the next turn asks again.
@@ -181,36 +126,48 @@ impl Connection {
         }
     }
 
-    /// Puts a message into the ring if there is space.
+    /// Puts a message into the ring if there is space. Of one that was written elsewhere, `bytes`
+    /// are not looked at.
     pub(super) fn send(
         &mut self,
         regions: &Regions,
         domain: ProtectionDomain,
-        entries: &[ScatterGatherEntry],
-        length: u32,
-    ) -> Result<bool, ControlFault> {
-        let fits = self.link.has_space(u64::from(length));
-        if !fits.map_err(|_| ControlFault::Malformed)? {
+        envelope: Envelope,
+        bytes: Bytes<'_>,
+    ) -> Result<bool, Malformed> {
+        if !self.link.has_space(u64::from(envelope.payload()))? {
             return Ok(false);
         }
-        let pieces = pieces(regions, domain, entries, false);
-        // SAFETY: the pieces are in registered regions, checked when the request was posted and
-        // kept registered until it completes.
-        unsafe { self.link.put(pieces, length) };
+        match bytes {
+            _ if envelope.payload() == 0 => {
+                // SAFETY: there are no pieces.
+                unsafe { self.link.put(envelope, core::iter::empty()) };
+            }
+            Bytes::Entries(entries) => {
+                let located = pieces(entries, move |entry| regions.locate(domain, entry, false));
+                // SAFETY: the pieces are in registered regions, checked when the request was
+                // posted and kept registered until it completes.
+                unsafe { self.link.put(envelope, located) };
+            }
+            Bytes::Inline(bytes) => {
+                let piece = Piece {
+                    pointer: bytes.as_ptr().cast_mut(),
+                    length: bytes.len() as u32,
+                };
+                // SAFETY: the piece is the slice, which is only read.
+                unsafe { self.link.put(envelope, core::iter::once(piece)) };
+            }
+        }
         Ok(true)
     }
 
-    /// Moves the peer's next message into a posted receive that is long enough.
-    pub(super) fn take(
-        &mut self,
-        regions: &Regions,
-        domain: ProtectionDomain,
-        entries: &[ScatterGatherEntry],
-        length: u32,
-    ) {
-        let pieces = pieces(regions, domain, entries, true);
+    /// Moves the peer's next message into a receive that is long enough.
+    pub(super) fn take(&mut self, regions: &Regions, receive: &PostedReceive, envelope: Envelope) {
+        let located = pieces(&receive.entries, move |entry| {
+            regions.locate(receive.domain, entry, true)
+        });
         // SAFETY: as in `send`, and the regions allow local writes.
-        unsafe { self.link.take(pieces, length) };
+        unsafe { self.link.take(envelope, located) };
     }
 
     /// Wakes the peer if it sleeps. To be called after something was published.
@@ -232,11 +189,11 @@ impl Connection {
     pub(super) fn handle_packet(
         &mut self,
         regions: &Regions,
-        domain: ProtectionDomain,
+        (domain, access): (ProtectionDomain, AccessFlags),
         packet: Packet,
     ) -> Result<(), ControlFault> {
         match Message::parse(packet.bytes()).map_err(|_| ControlFault::Malformed)? {
-            Message::MapRequest { key } => self.grant(regions, domain, key),
+            Message::MapRequest { key } => self.grant(regions, (domain, access), key),
             Message::MapReply {
                 key,
                 slot,
@@ -263,10 +220,11 @@ impl Connection {
     fn grant(
         &mut self,
         regions: &Regions,
-        domain: ProtectionDomain,
+        (domain, access): (ProtectionDomain, AccessFlags),
         key: u32,
     ) -> Result<(), ControlFault> {
-        let grant = regions.grant(domain, key).ok_or(ControlFault::Refused)?;
+        let grant = regions.grant(domain, access, key);
+        let grant = grant.ok_or(ControlFault::Refused)?;
         let reply = Message::MapReply {
             key,
             slot: grant.slot,
@@ -291,7 +249,7 @@ impl Connection {
         segment: &OwnedFd,
         (slot, length, access): (u32, u64, AccessFlags),
     ) -> Result<(), ControlFault> {
-        let protection = match access.contains(AccessFlags::REMOTE_WRITE) {
+        let protection = match is_changed_remotely(access) {
             true => Protection::ReadWrite,
             false => Protection::ReadOnly,
         };
@@ -311,13 +269,10 @@ impl Connection {
 }
 
 fn pieces<'a>(
-    regions: &'a Regions,
-    domain: ProtectionDomain,
     entries: &'a [ScatterGatherEntry],
-    write: bool,
+    locate: impl Fn(&ScatterGatherEntry) -> Result<Piece, VerbsError> + 'a,
 ) -> impl Iterator<Item = Piece> + 'a {
     entries.iter().map(move |entry| {
-        let piece = regions.locate(domain, entry, write);
-        piece.expect("invariant: a region stays registered while a posted request names it")
+        locate(entry).expect("invariant: a region stays registered while a posted request names it")
     })
 }

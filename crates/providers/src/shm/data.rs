@@ -1,24 +1,20 @@
 //! Traffic of an established queue pair.
 
-use super::connection::{ControlFault, Step};
+use super::connection::{Connection, ControlFault, Step};
+use super::ending::Failure;
+use super::envelope::{Envelope, Kind};
 use super::hub::Hub;
-use super::queue_pair::{Failure, Pair, Phase};
+use super::queue_pair::{Pair, Phase};
 use super::ring::{LinkState, Malformed};
 use super::socket::{self, Received};
-use alloc::boxed::Box;
-use legato_base::{Duration, Time};
-use legato_verbs::{AsyncEvent, CompletionKind, CompletionStatus, Event, QueuePairState};
+use legato_base::Time;
+use legato_verbs::{AccessFlags, AsyncEvent, CompletionKind, CompletionStatus, QueuePairState};
 
-/// How long a message waits for a receive before its sender is told
-/// `ReceiverNotReadyRetryExceeded`. The receiving side measures it, on its own clock, because only
-/// it can say that the message was not and never will be delivered. About 7 retries at an RNR
-/// timer of 15 ms would be the same on InfiniBand.
-pub const RECEIVER_NOT_READY_WAIT: Duration = Duration::from_millis(100);
 /// Control messages of one connection handled in a turn; the others keep till the next.
 const PACKETS_PER_TURN: usize = 64;
 
 impl Pair {
-    fn connection(&mut self) -> Option<&mut super::connection::Connection> {
+    fn connection(&mut self) -> Option<&mut Connection> {
         match &mut self.phase {
             Phase::Established(connection) => Some(connection),
             Phase::Unconnected | Phase::Connecting(_) => None,
@@ -27,45 +23,67 @@ impl Pair {
 
     /// Executes posted send requests in order, as far as that is possible now. A SEND may follow
     /// a SEND into the ring; a one-sided request waits until everything before it is over, so
-    /// that it has not happened if something before it fails.
+    /// that it has not happened if something before it fails. So every request is fenced.
     pub(super) fn execute(&mut self, hub: &mut Hub) {
+        if self.state != QueuePairState::ReadyToSend {
+            return;
+        }
+        if matches!(self.phase, Phase::Unconnected) {
+            // Nobody has connected it: all are under way to nowhere.
+            self.started = self.sends.len();
+            return;
+        }
         let mut sent = false;
-        while let Phase::Established(connection) = &mut self.phase {
-            let Some(next) = self.sends.get(self.in_ring) else {
-                break;
-            };
-            let (entries, length) = (&next.entries, next.length);
-            let step = match next.one_sided() {
-                None => match connection.send(&hub.regions, self.domain, entries, length) {
-                    Ok(true) => {
-                        self.in_ring += 1;
-                        sent = true;
-                        continue;
-                    }
-                    Ok(false) => break,
-                    Err(_) => return self.malformed(hub),
-                },
-                Some(_) if self.in_ring > 0 => break,
-                Some(request) => connection.one_sided(&hub.regions, self.domain, &request),
-            };
-            match step {
+        loop {
+            match self.execute_next(hub) {
+                Step::Started => sent = true,
                 Step::Done => self.finish_first_send(hub),
                 Step::Wait => break,
+                Step::Malformed => return self.malformed(hub),
                 Step::Fault(status) => {
-                    let failure = Failure {
-                        send: Some(status),
-                        receive: None,
-                    };
-                    let state = match status {
-                        CompletionStatus::RemoteAccess => LinkState::AccessViolated,
-                        _ => LinkState::Closed,
-                    };
-                    return self.enter_error(hub, failure, state);
+                    return self.enter_error(hub, Failure::as_initiator(status));
                 }
             }
         }
         if sent && let Some(connection) = self.connection() {
             connection.wake(hub);
+        }
+    }
+
+    fn execute_next(&mut self, hub: &Hub) -> Step {
+        let Phase::Established(connection) = &mut self.phase else {
+            return Step::Wait;
+        };
+        let Some(next) = self.sends.get(self.started) else {
+            return Step::Wait;
+        };
+        let envelope = next.envelope();
+        if let Some(one_sided) = next.one_sided() {
+            if self.started > 0 {
+                return Step::Wait;
+            }
+            // Room for the immediate first: what is written is written.
+            match envelope.map_or(Ok(true), |_| connection.link.has_space(0)) {
+                Ok(true) => {}
+                Ok(false) => return Step::Wait,
+                Err(Malformed) => return Step::Malformed,
+            }
+            let step = connection.one_sided(&hub.regions, self.init.domain, &one_sided);
+            if step != Step::Done || envelope.is_none() {
+                return step;
+            }
+        }
+        let Some(envelope) = envelope else {
+            // Refused when posted.
+            return Step::Fault(CompletionStatus::LocalQueuePairOperation);
+        };
+        match connection.send(&hub.regions, self.init.domain, envelope, next.bytes()) {
+            Ok(true) => {
+                self.started += 1;
+                Step::Started
+            }
+            Ok(false) => Step::Wait,
+            Err(Malformed) => Step::Malformed,
         }
     }
 
@@ -103,10 +121,11 @@ impl Pair {
         let refusal = connection.link.peer_refusal();
         let delivered = connection.link.take_acknowledged()?;
         for _ in 0..delivered {
-            self.in_ring = self.in_ring.checked_sub(1).ok_or(Malformed)?;
+            self.started = self.started.checked_sub(1).ok_or(Malformed)?;
             self.finish_first_send(hub);
         }
         if refusal == 0 {
+            self.settle(hub);
             return Ok(());
         }
         let known = [
@@ -116,54 +135,37 @@ impl Pair {
         let status = known
             .into_iter()
             .find(|status| u32::from(status.code()) == refusal);
-        let (Some(status), true) = (status, self.in_ring > 0) else {
+        let (Some(status), true) = (status, self.started > 0) else {
             return Err(Malformed);
         };
-        let failure = Failure {
-            send: Some(status),
-            receive: None,
-        };
-        self.enter_error(hub, failure, LinkState::Closed);
+        self.enter_error(hub, Failure::of_send(status));
         Ok(())
     }
 
     /// Moves messages from the peer's ring into posted receives.
     fn deliver(&mut self, hub: &mut Hub) -> Result<(), Malformed> {
         let mut published = false;
-        while let Phase::Established(connection) = &mut self.phase {
+        while let Phase::Established(connection) = &self.phase {
             if connection.refused {
                 break;
             }
-            let Some(length) = connection.link.next_length()? else {
+            let Some(envelope) = connection.link.next()? else {
                 break;
             };
-            let Some(receive) = self.receives.front() else {
-                let since = *connection.not_ready_since.get_or_insert(hub.now);
-                if hub.now >= since + RECEIVER_NOT_READY_WAIT {
-                    let status = CompletionStatus::ReceiverNotReadyRetryExceeded;
-                    connection.link.refuse(status.code());
-                    connection.refused = true;
-                    connection.not_ready_since = None;
-                    published = true;
+            match self.deliver_one(hub, envelope) {
+                Ok(true) => published = true,
+                Ok(false) => {
+                    published |= self.wait_for_receive(hub)?;
+                    break;
                 }
-                break;
-            };
-            connection.not_ready_since = None;
-            if length > receive.length {
-                let status = CompletionStatus::RemoteInvalidRequest;
-                connection.link.refuse(status.code());
-                let failure = Failure {
-                    send: None,
-                    receive: Some(CompletionStatus::LocalLength),
-                };
-                self.enter_error(hub, failure, LinkState::Closed);
-                return Ok(());
-            }
-            connection.take(&hub.regions, self.domain, &receive.entries, length);
-            published = true;
-            if let Some(receive) = self.take_first_receive(hub) {
-                let received = Ok(CompletionKind::Receive { length });
-                self.complete_receive(hub, receive.wr_id, received);
+                Err(failure) => {
+                    if let Some(connection) = self.connection() {
+                        let status = CompletionStatus::RemoteInvalidRequest;
+                        connection.link.refuse(status.code());
+                    }
+                    self.enter_error(hub, failure);
+                    return Ok(());
+                }
             }
         }
         if published && let Some(connection) = self.connection() {
@@ -172,14 +174,98 @@ impl Pair {
         Ok(())
     }
 
-    /// When the wait of the peer's next message for a receive ends.
+    /// Moves a message into a receive; false if there is none.
+    ///
+    /// # Errors
+    /// It is not one that this queue pair takes.
+    #[inline]
+    fn deliver_one(&mut self, hub: &mut Hub, envelope: Envelope) -> Result<bool, Failure> {
+        if let Kind::WrittenWithImmediate(_) = envelope.kind
+            && !self.parameters().access.contains(AccessFlags::REMOTE_WRITE)
+        {
+            return Err(Failure::with(AsyncEvent::QueuePairRequestError));
+        }
+        if !self.has_receive_slot() {
+            return Ok(false);
+        }
+        let Phase::Established(connection) = &mut self.phase else {
+            return Ok(false);
+        };
+        let Some(receive) = self.receives.first(&hub.shared) else {
+            return Ok(false);
+        };
+        if envelope.payload() > receive.length {
+            // The receive's completion tells of it, so there is no event.
+            return Err(Failure {
+                receive: Some(CompletionStatus::LocalLength),
+                ..Failure::NONE
+            });
+        }
+        connection.not_ready_since = None;
+        connection.take(&hub.regions, receive, envelope);
+        let length = envelope.length;
+        let kind = match envelope.kind {
+            Kind::Send => CompletionKind::Receive { length },
+            Kind::SendWithImmediate(immediate) => {
+                CompletionKind::ReceiveWithImmediate { length, immediate }
+            }
+            Kind::WrittenWithImmediate(immediate) => {
+                CompletionKind::ReceiveRdmaWithImmediate { length, immediate }
+            }
+        };
+        if let Some(receive) = self.take_first_receive(hub) {
+            self.complete_receive(hub, receive.wr_id, Ok(kind), envelope.solicited);
+        }
+        Ok(true)
+    }
+
+    /// There is no receive for the peer's next message. The receiving side measures how long it
+    /// waits, on its own clock, because only it can say that the message was not and never will be
+    /// delivered. Says whether it is refused now.
+    fn wait_for_receive(&mut self, hub: &Hub) -> Result<bool, Malformed> {
+        let Some(deadline) = self.not_ready_deadline(hub.now)? else {
+            return Ok(false);
+        };
+        let Some(connection) = self.connection() else {
+            return Ok(false);
+        };
+        connection.not_ready_since.get_or_insert(hub.now);
+        if hub.now < deadline {
+            return Ok(false);
+        }
+        let status = CompletionStatus::ReceiverNotReadyRetryExceeded;
+        connection.link.refuse(status.code());
+        connection.refused = true;
+        connection.not_ready_since = None;
+        Ok(true)
+    }
+
+    /// When the wait of the peer's next message for a receive ends, if it waits or begins to.
+    fn not_ready_deadline(&self, begin: Time) -> Result<Option<Time>, Malformed> {
+        let Phase::Established(connection) = &self.phase else {
+            return Ok(None);
+        };
+        let rnr_retry = connection.link.peer_parameters()?.rnr_retry;
+        let since = connection.not_ready_since.unwrap_or(begin);
+        Ok(Some(
+            self.receiver_not_ready_wait(rnr_retry)
+                .map_or(Time::NEVER, |wait| since + wait),
+        ))
+    }
+
+    /// When the next turn is due though nothing happens.
     pub(super) fn deadline(&self) -> Time {
         match &self.phase {
-            Phase::Unconnected => Time::NEVER,
+            Phase::Unconnected => self.overdue.unwrap_or(Time::NEVER),
             Phase::Connecting(connecting) => connecting.next_turn(),
-            Phase::Established(connection) => connection
-                .not_ready_since
-                .map_or(Time::NEVER, |since| since + RECEIVER_NOT_READY_WAIT),
+            Phase::Established(connection) => {
+                let Some(since) = connection.not_ready_since else {
+                    return Time::NEVER;
+                };
+                // If it cannot be known the next turn ends the connection.
+                let deadline = self.not_ready_deadline(since);
+                deadline.map_or(Time::ZERO, |deadline| deadline.unwrap_or(Time::NEVER))
+            }
         }
     }
 
@@ -195,17 +281,21 @@ impl Pair {
                 Received::TooMuch => return self.malformed(hub),
                 Received::Closed => return self.handle_end(hub),
             };
-            let handled = connection.handle_packet(&hub.regions, self.domain, packet);
-            match handled {
+            let access = self.attributes.access_flags.unwrap_or_default();
+            let allowed = (self.init.domain, access);
+            match connection.handle_packet(&hub.regions, allowed, packet) {
                 Ok(()) => self.execute(hub),
                 Err(ControlFault::Malformed) => self.malformed(hub),
-                Err(ControlFault::Refused) => self.refuse_access(hub),
-                Err(ControlFault::Unmappable) => {
+                Err(ControlFault::Refused) => {
                     let failure = Failure {
-                        send: Some(CompletionStatus::LocalQueuePairOperation),
-                        receive: None,
+                        link: LinkState::AccessRefused,
+                        ..Failure::with(AsyncEvent::QueuePairAccessError)
                     };
-                    self.enter_error(hub, failure, LinkState::Closed);
+                    self.enter_error(hub, failure);
+                }
+                Err(ControlFault::Unmappable) => {
+                    let status = CompletionStatus::LocalQueuePairOperation;
+                    self.enter_error(hub, Failure::of_send(status));
                 }
             }
         }
@@ -226,34 +316,26 @@ impl Pair {
         }
     }
 
-    fn refuse_access(&mut self, hub: &mut Hub) {
-        self.enter_error(hub, Failure::default(), LinkState::AccessRefused);
-        let queue_pair = self.handle;
-        let refused = AsyncEvent::QueuePairAccessError { queue_pair };
-        hub.events.push_back(Event::Async(refused));
-    }
-
     /// Whether a sleeper would sleep over something in the rings.
-    pub(super) fn has_work(&self) -> bool {
+    pub(super) fn has_work(&self, hub: &Hub) -> bool {
         let Phase::Established(connection) = &self.phase else {
-            return false;
+            return self.wants_a_clock();
         };
         let link = &connection.link;
+        let can_receive = self.has_receive_slot() && self.receives.first(&hub.shared).is_some();
         let message = link.has_message()
             && !connection.refused
-            && (!self.receives.is_empty() || connection.not_ready_since.is_none());
-        let space = match self.sends.get(self.in_ring) {
+            && (can_receive || connection.not_ready_since.is_none());
+        let next = match self.state {
+            QueuePairState::ReadyToSend => self.sends.get(self.started),
+            _ => None,
+        };
+        let space = match next {
             Some(next) if next.one_sided().is_none() => {
                 link.has_space(u64::from(next.length)) != Ok(false)
             }
             _ => false,
         };
         message || space || link.has_answer() || !link.peer_is_open()
-    }
-
-    pub(super) fn establish(&mut self, hub: &Hub, connection: Box<super::connection::Connection>) {
-        connection.link.set_sleeping(hub.sleeping);
-        self.state = QueuePairState::ReadyToSend;
-        self.phase = Phase::Established(connection);
     }
 }

@@ -1,15 +1,15 @@
 //! What all queue pairs of a provider share.
 
-use super::completion::{Entry, Queues, WorkQueue};
-use super::memory::system;
+use super::completion::{Entry, Queues};
 use super::region::Regions;
-use super::table::Table;
+use super::shared_receive::SharedQueues;
+use crate::memory::system;
+use crate::table::Table;
 use alloc::collections::{BTreeMap, VecDeque};
 use core::mem::MaybeUninit;
 use legato_base::Time;
 use legato_verbs::{
-    Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionRequest, Event,
-    Listener, QueuePair, VerbsError, WorkRequestId,
+    AsyncEvent, CompletionQueue, ConnectionRequest, Event, Listener, QueuePair, VerbsError,
 };
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,6 +31,7 @@ pub struct ShmCounters {
 pub(super) struct Hub {
     pub(super) regions: Regions,
     pub(super) queues: Queues,
+    pub(super) shared: SharedQueues,
     pub(super) events: VecDeque<Event>,
     pub(super) poller: Poller,
     pub(super) counters: ShmCounters,
@@ -43,6 +44,7 @@ impl Hub {
         Ok(Self {
             regions: Regions::new()?,
             queues: Table::new(),
+            shared: Table::new(),
             events: VecDeque::new(),
             poller: Poller::new()?,
             counters: ShmCounters::default(),
@@ -51,25 +53,20 @@ impl Hub {
         })
     }
 
-    pub(super) fn complete(
-        &mut self,
-        queue: CompletionQueue,
-        queue_pair: QueuePair,
-        wr_id: WorkRequestId,
-        result: Result<CompletionKind, CompletionStatus>,
-        (work_queue, slots): (WorkQueue, u32),
-    ) {
-        if let Some(queue) = self.queues.get_mut(queue) {
-            queue.entries.push_back(Entry {
-                completion: Completion {
-                    wr_id,
-                    queue_pair,
-                    result,
-                },
-                work_queue,
-                slots,
-            });
+    /// Puts a completion into a queue that stays as long as a queue pair uses it.
+    #[inline(always)]
+    pub(super) fn complete(&mut self, queue: CompletionQueue, entry: Entry, solicited: bool) {
+        let wakes = match self.queues.get_mut(queue) {
+            Some(found) => found.push(entry, solicited),
+            None => false,
+        };
+        if wakes {
+            self.events.push_back(Event::CompletionQueueReady(queue));
         }
+    }
+
+    pub(super) fn raise(&mut self, event: AsyncEvent) {
+        self.events.push_back(Event::Async(event));
     }
 }
 

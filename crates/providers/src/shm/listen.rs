@@ -6,7 +6,7 @@ use super::connect::{CONNECT_TIMEOUT, private_data};
 use super::connection::{Connection, PeerMemory};
 use super::hub::Source;
 use super::queue_pair::Phase;
-use super::ring::OwnSegment;
+use super::segment::OwnSegment;
 use super::socket::{self, ListeningSocket, Packet, Received};
 use super::wire::{Greeting, Message, PrivateData, WireError};
 use alloc::boxed::Box;
@@ -161,7 +161,7 @@ impl ShmProvider {
     }
 
     fn introduced(&mut self, request: ConnectionRequest, greeting: &Greeting, packet: Packet) {
-        let peer = PeerMemory::from_packet(packet);
+        let peer = PeerMemory::from_packet(greeting, packet);
         let inbound = self.inbound.get_mut(request);
         let (Ok(peer), Some(inbound)) = (peer, inbound) else {
             return self.drop_malformed(request);
@@ -200,7 +200,7 @@ impl ShmProvider {
         if matches!(inbound.stage, Stage::Greeting { .. }) {
             return Err(unknown(request));
         }
-        let (segment, own) = OwnSegment::create()?;
+        let (segment, own) = OwnSegment::create(pair.parameters())?;
         let accept = Message::Accept(Greeting {
             queue_pair: queue_pair.index,
             generation: queue_pair.generation,
@@ -223,6 +223,7 @@ impl ShmProvider {
         self.hub.poller.change(token, Source::QueuePair(queue_pair));
         let connection = Connection::new(socket, token, own, peer);
         pair.establish(&self.hub, Box::new(connection));
+        pair.ending_owed = true;
         let established = ConnectionEvent::Established {
             queue_pair,
             private_data: Vec::new(),

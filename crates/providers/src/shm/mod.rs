@@ -1,44 +1,79 @@
 //! The shm provider: two processes on one machine.
 //!
 //! * A connection is a `SOCK_SEQPACKET` Unix socket for control and for learning of a peer's
-//!   death, and one sealed memfd a side with a ring of messages ([`ring`]).
+//!   death, and one sealed memfd a side with a ring of messages (`ring`).
 //! * A region that peers may reach is a sealed memfd. A peer asks once for the segment behind a
-//!   remote key and maps it; READ and WRITE are then plain copies by the initiator, complete when
-//!   `post_send` returns, and cost the target's processor nothing.
+//!   remote key and maps it; READ and WRITE are then plain copies by the initiator, and atomics the
+//!   processor's own, complete when `post_send` returns, and cost the target's processor nothing.
 //! * Every one-sided operation looks at the target's key table before and after its copy, so a
 //!   deregistered key fails at once. The segment itself is given up, never used again.
 //!
-//! What the model leaves open is answered so: a refused WRITE places nothing; a SEND completes
-//! when the peer's provider has placed it in a receive buffer; one-sided requests wait for the
-//! requests before them; a local failure ends the whole connection, and the peer sees
-//! `Disconnected`.
+//! What the model leaves open is answered so:
+//!
+//! * A refused WRITE places nothing. One with an immediate has placed its bytes before its number
+//!   finds no receive; the length in that completion is the peer's word.
+//! * A SEND completes when the peer's provider has placed it in a receive buffer, whole: no receive
+//!   is ever half used. One-sided requests wait for the requests before them, so every request is
+//!   fenced.
+//! * Any way into the error state or out of it ends the connection. Each side hears of the end once,
+//!   and of [`ConnectionEvent::TimeWaitExit`] right behind it: nothing is under way any more when
+//!   the socket is closed and the rings are unmapped.
+//! * How long a message waits for a receive is the sender's `rnr_retry` times the receiver's
+//!   `rnr_timer`, on the receiver's clock ([`RECEIVER_NOT_READY_WAIT`] by default). A connected
+//!   queue pair has no other timeout: the kernel tells of a peer's death, and a peer that stands
+//!   still is waited for. One that was taken to Ready to Send by hand reaches nobody, and its
+//!   timeout and retry count say how long it tries.
+//! * Permissions are kept by whoever does the operation. What a peer that keeps no rules can reach
+//!   is what it was given: whole regions, for reading, or for writing and atomics too.
+//! * So there are no memory windows: who has mapped a segment is not kept out by a table. The
+//!   equivalent is a region for each peer, revoked by deregistering it: the next one is another
+//!   segment. Without windows there is nothing to invalidate either.
+//! * There are no completion queues without a ledger, and no events of a device or a port: the
+//!   memory of one machine does not go away.
+//!
+//! [`ConnectionEvent::TimeWaitExit`]: legato_verbs::ConnectionEvent::TimeWaitExit
 
 mod completion;
 mod connect;
 mod connection;
+mod create;
 mod data;
+mod ending;
+pub(crate) mod envelope;
 mod hub;
+mod keys;
 mod listen;
-mod memory;
+#[cfg(test)]
+mod loom_words;
+mod modify;
+mod one_sided;
 mod plain;
+mod posting;
 mod provider;
 mod queue_pair;
 mod region;
-mod ring;
+pub(crate) mod ring;
+pub(crate) mod segment;
+mod shared_receive;
 mod socket;
-mod table;
 mod wire;
+mod words;
 
 pub use completion::COMPLETION_QUEUE_ENTRIES_MAX;
 pub use connect::CONNECT_TIMEOUT;
-pub use data::RECEIVER_NOT_READY_WAIT;
+pub use create::{
+    ENTRIES_MAX, QUEUE_PAIR_REQUESTS_MAX, QUEUE_PAIRS_MAX, SHARED_RECEIVE_QUEUES_MAX,
+};
 pub use hub::ShmCounters;
+pub use keys::REGIONS_MAX;
 pub use listen::WAITING_PEERS_MAX;
+pub use modify::RECEIVER_NOT_READY_WAIT;
 pub use plain::PlainCopy;
-pub use provider::{ENTRIES_MAX, QUEUE_PAIR_REQUESTS_MAX, QUEUE_PAIRS_MAX};
-pub use region::{REGION_LENGTH_MAX, REGIONS_MAX};
-pub use ring::{MESSAGE_LENGTH_MAX, RING_BYTES};
+pub use posting::INLINE_LENGTH_MAX;
+pub use region::REGION_LENGTH_MAX;
+pub use segment::{MESSAGE_LENGTH_MAX, RING_BYTES};
 
+use crate::table::Table;
 use crate::{ForeignMemory, Pollable};
 use alloc::vec::Vec;
 use hub::{Hub, Source};
@@ -48,13 +83,13 @@ use legato_verbs::{
 use listen::{Inbound, Listening};
 use queue_pair::{Pair, Phase};
 use rustix::fd::BorrowedFd;
-use table::Table;
 
 /// Objects that belong to a protection domain.
 #[derive(Clone, Copy, Debug, Default)]
 struct DomainUsers {
     regions: u32,
     queue_pairs: u32,
+    shared_receive_queues: u32,
 }
 
 /// Verbs between processes of one user on one machine.
@@ -117,10 +152,11 @@ impl ShmProvider {
         }
     }
 
-    fn progress_connecting(&mut self) {
+    fn progress_unconnected(&mut self) {
         for pair in self.queue_pairs.iter_mut() {
             pair.start_deadline(self.hub.now);
             pair.progress_connecting(&mut self.hub);
+            pair.progress_unreachable(&mut self.hub);
         }
     }
 }

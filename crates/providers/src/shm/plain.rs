@@ -1,9 +1,9 @@
 //! The copy that a READ consists of, without the queues around it: what READs are measured
 //! against.
 
-use super::memory::{self, Mapping};
 use super::queue_pair::Phase;
 use super::{ShmProvider, completion};
+use crate::memory::{self, Mapping};
 use core::fmt;
 use legato_verbs::{QueuePair, QueuePairState, RemoteKey, ScatterGatherEntry, VerbsError};
 
@@ -55,7 +55,7 @@ impl ShmProvider {
         let Phase::Established(connection) = &pair.phase else {
             return Err(VerbsError::InvalidState(QueuePairState::Init));
         };
-        let piece = self.hub.regions.locate(pair.domain, to, true)?;
+        let piece = self.hub.regions.locate(pair.init.domain, to, true)?;
         let from = connection.segment(key.0);
         Ok(PlainCopy {
             from: from.ok_or(VerbsError::UnknownHandle("mapped segment"))?,

@@ -2,39 +2,35 @@
 
 use super::completion::{COMPLETION_QUEUE_ENTRIES_MAX, Queue, unknown};
 use super::connect::{Connecting, private_data};
+use super::create::{
+    ENTRIES_MAX, QUEUE_PAIR_REQUESTS_MAX, QUEUE_PAIRS_MAX, SHARED_RECEIVE_QUEUES_MAX,
+};
+use super::ending::Failure;
+use super::hub::Hub;
 use super::listen::Inbound;
-use super::memory;
-use super::queue_pair::{Failure, Pair, Phase};
-use super::ring::{LinkState, MESSAGE_LENGTH_MAX};
+use super::modify::PORT;
+use super::posting::INLINE_LENGTH_MAX;
+use super::queue_pair::{Pair, Phase};
+use super::segment::MESSAGE_LENGTH_MAX;
+use super::wire;
 use super::{DomainUsers, ShmProvider};
+use crate::memory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use legato_base::Time;
 use legato_verbs::{
-    AccessFlags, Address, Completion, CompletionQueue, ConnectionRequest, DeviceAttributes, Event,
-    Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair, QueuePairCapabilities,
-    QueuePairState, ReceiveRequest, ResourceCounts, SendRequest, VerbsError,
+    AccessFlags, Address, AddressVector, Arm, Completion, CompletionQueue, ConnectionRequest,
+    DeviceAttributes, Event, Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair,
+    QueuePairAttributes, QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest,
+    ResourceCounts, SendRequest, SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError,
 };
 
-/// Queue pairs that one provider can have.
-pub const QUEUE_PAIRS_MAX: u32 = 16_384;
-/// Requests that one queue of a queue pair can have outstanding.
-pub const QUEUE_PAIR_REQUESTS_MAX: u32 = 16_384;
-/// Scatter/gather entries of one request.
-pub const ENTRIES_MAX: u32 = 64;
-
-fn within(what: &'static str, asked: u32, limit: u32) -> Result<(), VerbsError> {
-    if asked > limit {
-        let (asked, limit) = (u64::from(asked), u64::from(limit));
-        return Err(VerbsError::LimitExceeded { what, asked, limit });
-    }
-    Ok(())
-}
-
 impl ShmProvider {
-    fn pair(&mut self, queue_pair: QueuePair) -> Result<&mut Pair, VerbsError> {
+    /// A queue pair, and what all share.
+    fn pair(&mut self, queue_pair: QueuePair) -> Result<(&mut Pair, &mut Hub), VerbsError> {
         let pair = self.queue_pairs.get_mut(queue_pair);
-        pair.ok_or_else(|| unknown(queue_pair))
+        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
+        Ok((pair, &mut self.hub))
     }
 }
 
@@ -47,6 +43,9 @@ impl Provider for ShmProvider {
             queue_pair_requests_max: QUEUE_PAIR_REQUESTS_MAX,
             entries_max: ENTRIES_MAX,
             message_length_max: MESSAGE_LENGTH_MAX,
+            inline_length_max: INLINE_LENGTH_MAX,
+            shared_receive_queues_max: SHARED_RECEIVE_QUEUES_MAX,
+            memory_windows_max: 0,
         }
     }
 
@@ -55,6 +54,8 @@ impl Provider for ShmProvider {
         ResourceCounts {
             protection_domains: self.domains.len(),
             memory_regions: self.hub.regions.len(),
+            memory_windows: 0,
+            shared_receive_queues: self.hub.shared.len(),
             completion_queues: self.hub.queues.len(),
             queue_pairs: self.queue_pairs.len(),
             listeners: self.listeners.len(),
@@ -68,7 +69,7 @@ impl Provider for ShmProvider {
 
     fn destroy_protection_domain(&mut self, domain: ProtectionDomain) -> Result<(), VerbsError> {
         let users = self.domains.get(domain).ok_or_else(|| unknown(domain))?;
-        if users.regions > 0 || users.queue_pairs > 0 {
+        if users.regions > 0 || users.queue_pairs > 0 || users.shared_receive_queues > 0 {
             return Err(VerbsError::Busy("protection domain"));
         }
         self.domains.remove(domain);
@@ -166,34 +167,55 @@ impl Provider for ShmProvider {
         Ok(count)
     }
 
-    fn create_queue_pair(
+    fn arm_completion_queue(
+        &mut self,
+        queue: CompletionQueue,
+        arm: Arm,
+    ) -> Result<bool, VerbsError> {
+        let found = self.hub.queues.get_mut(queue);
+        Ok(found.ok_or_else(|| unknown(queue))?.arm(arm))
+    }
+
+    fn create_shared_receive_queue(
         &mut self,
         domain: ProtectionDomain,
-        queue: CompletionQueue,
-        capabilities: QueuePairCapabilities,
-    ) -> Result<QueuePair, VerbsError> {
-        let alive = self.queue_pairs.len() as u32;
-        within("queue pairs", alive + 1, QUEUE_PAIRS_MAX)?;
-        let requests = capabilities
-            .send_requests_max
-            .max(capabilities.receive_requests_max);
-        within("requests of a queue", requests, QUEUE_PAIR_REQUESTS_MAX)?;
-        within(
-            "entries of a request",
-            capabilities.entries_max,
-            ENTRIES_MAX,
-        )?;
-        let users = self.domains.get_mut(domain);
-        let users = users.ok_or_else(|| unknown(domain))?;
-        let found = self.hub.queues.get_mut(queue);
+        capabilities: SharedReceiveQueueCapabilities,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        self.add_shared_queue(domain, capabilities)
+    }
+
+    fn destroy_shared_receive_queue(
+        &mut self,
+        queue: SharedReceiveQueue,
+    ) -> Result<(), VerbsError> {
+        self.remove_shared_queue(queue)
+    }
+
+    fn post_shared_receive(
+        &mut self,
+        queue: SharedReceiveQueue,
+        request: &ReceiveRequest,
+    ) -> Result<(), VerbsError> {
+        let found = self.hub.shared.get_mut(queue);
         let found = found.ok_or_else(|| unknown(queue))?;
-        found.reserve(Pair::ledger(&capabilities))?;
-        users.queue_pairs += 1;
-        let handle = self
-            .queue_pairs
-            .insert(Pair::new(domain, queue, capabilities));
-        self.pair(handle)?.handle = handle;
-        Ok(handle)
+        found.post(&mut self.hub.regions, request)
+    }
+
+    fn arm_shared_receive_queue(
+        &mut self,
+        queue: SharedReceiveQueue,
+        limit: u32,
+    ) -> Result<(), VerbsError> {
+        self.hub.shared_queue(queue)?.arm(limit)
+    }
+
+    fn query_shared_receive_queue(&self, queue: SharedReceiveQueue) -> Result<u32, VerbsError> {
+        let found = self.hub.shared.get(queue);
+        Ok(found.ok_or_else(|| unknown(queue))?.limit())
+    }
+
+    fn create_queue_pair(&mut self, init: &QueuePairInit) -> Result<QueuePair, VerbsError> {
+        self.add_queue_pair(init)
     }
 
     fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
@@ -201,29 +223,35 @@ impl Provider for ShmProvider {
         Ok(pair.ok_or_else(|| unknown(queue_pair))?.state)
     }
 
-    fn modify_to_init(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        let pair = self.pair(queue_pair)?;
-        if pair.state != QueuePairState::Reset {
-            return Err(VerbsError::InvalidState(pair.state));
-        }
-        pair.state = QueuePairState::Init;
-        Ok(())
+    fn query_attributes(&self, queue_pair: QueuePair) -> Result<QueuePairAttributes, VerbsError> {
+        let pair = self.queue_pairs.get(queue_pair);
+        Ok(pair.ok_or_else(|| unknown(queue_pair))?.attributes)
     }
 
-    fn modify_to_error(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        let pair = self.queue_pairs.get_mut(queue_pair);
-        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
-        if pair.state == QueuePairState::Reset {
-            return Err(VerbsError::InvalidState(pair.state));
-        }
-        pair.enter_error(&mut self.hub, Failure::default(), LinkState::Closed);
-        Ok(())
+    fn queue_pair_number(&self, queue_pair: QueuePair) -> Result<QueuePairNumber, VerbsError> {
+        let pair = self.queue_pairs.get(queue_pair);
+        let handle = pair.ok_or_else(|| unknown(queue_pair))?.handle;
+        Ok(wire::number(handle.index, handle.generation))
+    }
+
+    fn port_address(&self) -> AddressVector {
+        PORT
+    }
+
+    fn modify_queue_pair(
+        &mut self,
+        queue_pair: QueuePair,
+        to: QueuePairState,
+        attributes: &QueuePairAttributes,
+    ) -> Result<(), VerbsError> {
+        let (pair, hub) = self.pair(queue_pair)?;
+        pair.modify(hub, to, attributes)
     }
 
     fn destroy_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
         let pair = self.queue_pairs.remove(queue_pair);
         let pair = pair.ok_or_else(|| unknown(queue_pair))?;
-        if let Some(users) = self.domains.get_mut(pair.domain) {
+        if let Some(users) = self.domains.get_mut(pair.init.domain) {
             users.queue_pairs -= 1;
         }
         pair.destroy(&mut self.hub);
@@ -235,9 +263,8 @@ impl Provider for ShmProvider {
         queue_pair: QueuePair,
         request: &SendRequest,
     ) -> Result<(), VerbsError> {
-        let pair = self.queue_pairs.get_mut(queue_pair);
-        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
-        pair.post_send(&mut self.hub, request)
+        let (pair, hub) = self.pair(queue_pair)?;
+        pair.post_send(hub, request)
     }
 
     fn post_receive(
@@ -245,9 +272,8 @@ impl Provider for ShmProvider {
         queue_pair: QueuePair,
         request: &ReceiveRequest,
     ) -> Result<(), VerbsError> {
-        let pair = self.queue_pairs.get_mut(queue_pair);
-        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
-        pair.post_receive(&mut self.hub, request)
+        let (pair, hub) = self.pair(queue_pair)?;
+        pair.post_receive(hub, request)
     }
 
     fn listen(&mut self, address: &Address) -> Result<Listener, VerbsError> {
@@ -268,14 +294,15 @@ impl Provider for ShmProvider {
             return Err(VerbsError::UnsupportedAddress);
         };
         let private = private_data(private_data_bytes)?;
-        let pair = self.queue_pairs.get_mut(queue_pair);
-        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
+        let (pair, hub) = self.pair(queue_pair)?;
         if pair.state != QueuePairState::Init || !matches!(pair.phase, Phase::Unconnected) {
             return Err(VerbsError::InvalidState(pair.state));
         }
-        let connecting = Connecting::new(queue_pair, name, private)?;
+        let said = (private, pair.parameters());
+        let connecting = Connecting::new(queue_pair, name, said)?;
         pair.phase = Phase::Connecting(Box::new(connecting));
-        pair.progress_connecting(&mut self.hub);
+        pair.ending_owed = true;
+        pair.progress_connecting(hub);
         Ok(())
     }
 
@@ -297,12 +324,11 @@ impl Provider for ShmProvider {
     }
 
     fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        let pair = self.queue_pairs.get_mut(queue_pair);
-        let pair = pair.ok_or_else(|| unknown(queue_pair))?;
-        if pair.state != QueuePairState::ReadyToSend {
+        let (pair, hub) = self.pair(queue_pair)?;
+        if !matches!(pair.phase, Phase::Established(_)) {
             return Err(VerbsError::InvalidState(pair.state));
         }
-        pair.enter_error(&mut self.hub, Failure::default(), LinkState::Closed);
+        pair.enter_error(hub, Failure::NONE);
         Ok(())
     }
 
@@ -312,7 +338,7 @@ impl Provider for ShmProvider {
 
     fn progress(&mut self, now: Time) -> Time {
         self.hub.now = now;
-        self.progress_connecting();
+        self.progress_unconnected();
         self.progress_rings();
         self.progress_sockets();
         self.drop_late();
@@ -328,8 +354,8 @@ impl Provider for ShmProvider {
         for pair in self.queue_pairs.iter() {
             if let Phase::Established(connection) = &pair.phase {
                 connection.link.set_sleeping(sleeping);
-                may_sleep &= !pair.has_work();
             }
+            may_sleep &= !pair.has_work(&self.hub);
         }
         if sleeping && !may_sleep {
             self.set_sleeping(false);

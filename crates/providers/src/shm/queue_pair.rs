@@ -1,40 +1,79 @@
-//! A queue pair: its queues, its slots, and how it ends.
+//! A queue pair: its queues, its slots, and its completions.
 
-use super::completion::WorkQueue;
+use super::completion::{Entry, WorkQueue};
 use super::connect::Connecting;
-use super::connection::{Connection, OneSided, Step};
+use super::connection::Connection;
+use super::envelope::{Envelope, Kind};
 use super::hub::Hub;
-use super::region::Regions;
-use super::ring::{LinkState, MESSAGE_LENGTH_MAX};
+use super::one_sided::{Bytes, OneSided, Operation};
+use super::shared_receive::{PostedReceive, ReceiveQueue};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use legato_base::Time;
 use legato_verbs::{
-    AsyncEvent, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Event,
-    ProtectionDomain, QueuePair, QueuePairCapabilities, QueuePairState, ReceiveRequest,
-    ScatterGatherEntry, SendOperation, SendRequest, VerbsError, WorkRequestId,
+    Completion, CompletionKind, CompletionStatus, QueuePair, QueuePairAttributes, QueuePairInit,
+    QueuePairState, Receives, ScatterGatherEntry, SendFlags, SendOperation, WorkRequestId,
 };
 
 #[derive(Debug)]
 pub(super) struct PostedSend {
-    wr_id: WorkRequestId,
-    operation: SendOperation,
-    pub(super) entries: Vec<ScatterGatherEntry>,
+    pub(super) wr_id: WorkRequestId,
+    pub(super) operation: SendOperation,
+    pub(super) payload: Payload,
     pub(super) length: u32,
-    signaled: bool,
+    pub(super) flags: SendFlags,
 }
 
 #[derive(Debug)]
-pub(super) struct PostedReceive {
-    pub(super) wr_id: WorkRequestId,
-    pub(super) entries: Vec<ScatterGatherEntry>,
-    pub(super) length: u32,
+pub(super) enum Payload {
+    Entries(Vec<ScatterGatherEntry>),
+    /// Copied when it was posted.
+    Inline(Vec<u8>),
 }
 
 impl PostedSend {
+    pub(super) fn bytes(&self) -> Bytes<'_> {
+        match &self.payload {
+            Payload::Entries(entries) => Bytes::Entries(entries),
+            Payload::Inline(bytes) => Bytes::Inline(bytes),
+        }
+    }
+
+    /// The entries that hold on to their regions.
+    pub(super) fn entries(&self) -> &[ScatterGatherEntry] {
+        match &self.payload {
+            Payload::Entries(entries) => entries,
+            Payload::Inline(_) => &[],
+        }
+    }
+
     /// The one-sided half of the request, if it has one.
     pub(super) fn one_sided(&self) -> Option<OneSided<'_>> {
-        one_sided(self.operation, &self.entries, self.length)
+        let (operation, remote) = Operation::of(self.operation)?;
+        Some(OneSided {
+            operation,
+            remote,
+            bytes: self.bytes(),
+            length: self.length,
+        })
+    }
+
+    /// The half of the request that goes through the ring, if it has one.
+    pub(super) fn envelope(&self) -> Option<Envelope> {
+        let kind = match self.operation {
+            SendOperation::Send => Kind::Send,
+            SendOperation::SendWithImmediate(immediate) => Kind::SendWithImmediate(immediate),
+            SendOperation::RdmaWriteWithImmediate(_, immediate) => {
+                Kind::WrittenWithImmediate(immediate)
+            }
+            _ => return None,
+        };
+        Some(Envelope {
+            kind,
+            length: self.length,
+            solicited: self.flags.contains(SendFlags::SOLICITED),
+        })
     }
 }
 
@@ -49,86 +88,53 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) handle: QueuePair,
-    pub(super) domain: ProtectionDomain,
-    pub(super) queue: CompletionQueue,
-    pub(super) capabilities: QueuePairCapabilities,
+    pub(super) init: QueuePairInit,
     pub(super) state: QueuePairState,
+    pub(super) attributes: QueuePairAttributes,
     pub(super) phase: Phase,
-    /// Not yet completed, oldest first; the first `in_ring` wait for the peer's word.
+    /// A connect or accept has not been answered with its ending event yet.
+    pub(super) ending_owed: bool,
+    /// Not yet completed, oldest first; the first `started` wait for the peer's word.
     pub(super) sends: VecDeque<PostedSend>,
-    pub(super) in_ring: usize,
-    pub(super) receives: VecDeque<PostedReceive>,
+    pub(super) started: usize,
+    /// The user wants to know when the stopped send queue is at rest.
+    pub(super) drained_wanted: bool,
+    /// When a request that reaches nobody fails.
+    pub(super) overdue: Option<Time>,
+    pub(super) receives: ReceiveQueue,
     /// Slots of the send queue in use: posted, silently done, or completed and not polled.
-    send_slots: u32,
-    receive_slots: u32,
+    pub(super) send_slots: u32,
+    /// With a shared receive queue: messages received and not polled.
+    pub(super) receive_slots: u32,
     /// Unsignaled requests done since the last completion, which will free their slots.
     silent: u32,
 }
 
-/// What the first request of each queue fails with; the rest is flushed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Failure {
-    pub(super) send: Option<CompletionStatus>,
-    pub(super) receive: Option<CompletionStatus>,
-}
-
-const FLUSHED: CompletionStatus = CompletionStatus::WorkRequestFlushed;
-
-fn kind(operation: SendOperation) -> CompletionKind {
-    match operation {
-        SendOperation::Send => CompletionKind::Send,
-        SendOperation::RdmaWrite(_) => CompletionKind::RdmaWrite,
-        SendOperation::RdmaRead(_) => CompletionKind::RdmaRead,
-    }
-}
-
-fn one_sided(
-    operation: SendOperation,
-    entries: &[ScatterGatherEntry],
-    length: u32,
-) -> Option<OneSided<'_>> {
-    let (write, remote) = match operation {
-        SendOperation::Send => return None,
-        SendOperation::RdmaWrite(remote) => (true, remote),
-        SendOperation::RdmaRead(remote) => (false, remote),
-    };
-    Some(OneSided {
-        write,
-        remote,
-        entries,
-        length,
-    })
-}
-
 impl Pair {
-    pub(super) fn new(
-        domain: ProtectionDomain,
-        queue: CompletionQueue,
-        capabilities: QueuePairCapabilities,
-    ) -> Self {
+    pub(super) fn new(init: QueuePairInit) -> Self {
         Self {
             // The table gives the handle when the pair is put into it.
             handle: QueuePair {
                 index: 0,
                 generation: 0,
             },
-            domain,
-            queue,
-            capabilities,
+            init,
             state: QueuePairState::Reset,
+            attributes: QueuePairAttributes::NONE,
             phase: Phase::Unconnected,
+            ending_owed: false,
             sends: VecDeque::new(),
-            in_ring: 0,
-            receives: VecDeque::new(),
+            started: 0,
+            drained_wanted: false,
+            overdue: None,
+            receives: match init.receives {
+                Receives::Own => ReceiveQueue::Own(VecDeque::new()),
+                Receives::Shared(queue) => ReceiveQueue::Shared(queue),
+            },
             send_slots: 0,
             receive_slots: 0,
             silent: 0,
         }
-    }
-
-    /// Entries of the completion queue that belong to this pair.
-    pub(super) fn ledger(capabilities: &QueuePairCapabilities) -> u32 {
-        capabilities.send_requests_max + capabilities.receive_requests_max
     }
 
     pub(super) fn count(&self) -> usize {
@@ -146,223 +152,95 @@ impl Pair {
         }
     }
 
-    /// The sum of the entries' lengths, if this pair may use them so.
-    fn check(
-        &self,
-        regions: &Regions,
-        entries: &[ScatterGatherEntry],
-        write: bool,
-        length_max: u32,
-    ) -> Result<u32, VerbsError> {
-        let limit = |what, asked, limit| VerbsError::LimitExceeded { what, asked, limit };
-        let (count, entries_max) = (entries.len() as u64, self.capabilities.entries_max);
-        if count > u64::from(entries_max) {
-            return Err(limit("entries of a request", count, u64::from(entries_max)));
-        }
-        let length: u64 = entries.iter().map(|entry| u64::from(entry.length)).sum();
-        if length > u64::from(length_max) {
-            return Err(limit("message length", length, u64::from(length_max)));
-        }
-        for entry in entries {
-            regions.locate(self.domain, entry, write)?;
-        }
-        Ok(length as u32)
+    /// May a message take a receive now? A shared queue's receives are counted when they are
+    /// taken, an own one's when they are posted.
+    pub(super) fn has_receive_slot(&self) -> bool {
+        self.receives.shared().is_none()
+            || self.receive_slots < self.init.capabilities.receive_requests_max
     }
 
-    pub(super) fn post_send(
-        &mut self,
-        hub: &mut Hub,
-        request: &SendRequest,
-    ) -> Result<(), VerbsError> {
-        use QueuePairState::{Error, ReadyToSend};
-        if !matches!(self.state, ReadyToSend | Error) {
-            return Err(VerbsError::InvalidState(self.state));
-        }
-        let writes_locally = matches!(request.operation, SendOperation::RdmaRead(_));
-        let entries = &request.entries;
-        let length = self.check(&hub.regions, entries, writes_locally, MESSAGE_LENGTH_MAX)?;
-        if self.send_slots >= self.capabilities.send_requests_max {
-            return Err(VerbsError::QueueFull("send"));
-        }
-        self.send_slots += 1;
-        if self.state == Error {
-            self.fail_send(hub, request.wr_id, FLUSHED);
-            return Ok(());
-        }
-        // Most one-sided requests find nothing before them and are over here, without a copy of
-        // the request.
-        if self.sends.is_empty()
-            && let Some(one_sided) = one_sided(request.operation, entries, length)
-            && let Phase::Established(connection) = &mut self.phase
-            && connection.one_sided(&hub.regions, self.domain, &one_sided) == Step::Done
-        {
-            self.finish_send(
-                hub,
-                request.wr_id,
-                request.signaled,
-                kind(request.operation),
-            );
-            return Ok(());
-        }
-        hub.regions.count_user(entries, true);
-        self.sends.push_back(PostedSend {
-            wr_id: request.wr_id,
-            operation: request.operation,
-            entries: entries.clone(),
-            length,
-            signaled: request.signaled,
-        });
-        self.execute(hub);
-        Ok(())
-    }
-
-    pub(super) fn post_receive(
-        &mut self,
-        hub: &mut Hub,
-        request: &ReceiveRequest,
-    ) -> Result<(), VerbsError> {
-        if self.state == QueuePairState::Reset {
-            return Err(VerbsError::InvalidState(self.state));
-        }
-        let entries = &request.entries;
-        let length = self.check(&hub.regions, entries, true, u32::MAX)?;
-        if self.receive_slots >= self.capabilities.receive_requests_max {
-            return Err(VerbsError::QueueFull("receive"));
-        }
-        self.receive_slots += 1;
-        if self.state == QueuePairState::Error {
-            self.complete_receive(hub, request.wr_id, Err(FLUSHED));
-            return Ok(());
-        }
-        hub.regions.count_user(entries, true);
-        self.receives.push_back(PostedReceive {
-            wr_id: request.wr_id,
-            entries: entries.clone(),
-            length,
-        });
-        Ok(())
-    }
-
-    fn finish_send(
+    #[inline]
+    pub(super) fn finish_send(
         &mut self,
         hub: &mut Hub,
         wr_id: WorkRequestId,
-        signaled: bool,
+        flags: SendFlags,
         kind: CompletionKind,
     ) {
-        if signaled {
-            let slots = core::mem::take(&mut self.silent) + 1;
-            let freed = (WorkQueue::Send, slots);
-            hub.complete(self.queue, self.handle, wr_id, Ok(kind), freed);
+        if flags.contains(SendFlags::SIGNALED) {
+            self.complete_send(hub, wr_id, Ok(kind));
         } else {
             self.silent += 1;
         }
     }
 
-    fn fail_send(&mut self, hub: &mut Hub, wr_id: WorkRequestId, status: CompletionStatus) {
-        let slots = core::mem::take(&mut self.silent) + 1;
-        let freed = (WorkQueue::Send, slots);
-        hub.complete(self.queue, self.handle, wr_id, Err(status), freed);
-    }
-
-    pub(super) fn complete_receive(
+    pub(super) fn complete_send(
         &mut self,
         hub: &mut Hub,
         wr_id: WorkRequestId,
         result: Result<CompletionKind, CompletionStatus>,
     ) {
-        let freed = (WorkQueue::Receive, 1);
-        hub.complete(self.queue, self.handle, wr_id, result, freed);
+        let entry = Entry {
+            completion: Completion {
+                wr_id,
+                queue_pair: self.handle,
+                result,
+            },
+            work_queue: WorkQueue::Send,
+            slots: core::mem::take(&mut self.silent) + 1,
+        };
+        hub.complete(self.init.send_completions, entry, false);
+    }
+
+    pub(super) fn complete_receive(
+        &self,
+        hub: &mut Hub,
+        wr_id: WorkRequestId,
+        result: Result<CompletionKind, CompletionStatus>,
+        solicited: bool,
+    ) {
+        let entry = Entry {
+            completion: Completion {
+                wr_id,
+                queue_pair: self.handle,
+                result,
+            },
+            work_queue: WorkQueue::Receive,
+            slots: 1,
+        };
+        hub.complete(self.init.receive_completions, entry, solicited);
     }
 
     /// Completes the oldest send request with success.
     pub(super) fn finish_first_send(&mut self, hub: &mut Hub) {
         if let Some(done) = self.sends.pop_front() {
-            hub.regions.count_user(&done.entries, false);
-            self.finish_send(hub, done.wr_id, done.signaled, kind(done.operation));
+            hub.regions.count_user(done.entries(), false);
+            let kind = done.operation.completion_kind();
+            self.finish_send(hub, done.wr_id, done.flags, kind);
         }
     }
 
-    /// Takes the oldest receive request off the queue.
+    /// Takes the oldest receive request.
     pub(super) fn take_first_receive(&mut self, hub: &mut Hub) -> Option<PostedReceive> {
-        let taken = self.receives.pop_front()?;
-        hub.regions.count_user(&taken.entries, false);
+        let taken = self.receives.take(hub)?;
+        if self.receives.shared().is_some() {
+            self.receive_slots += 1;
+        }
         Some(taken)
     }
 
-    /// Ends whatever connection there is and flushes both queues: the only way into Error.
-    pub(super) fn enter_error(&mut self, hub: &mut Hub, failure: Failure, state: LinkState) {
-        if self.state == QueuePairState::Error {
-            return;
+    /// Forgets all requests and completions without a trace.
+    pub(super) fn forget(&mut self, hub: &mut Hub) {
+        for posted in self.sends.drain(..) {
+            hub.regions.count_user(posted.entries(), false);
         }
-        self.state = QueuePairState::Error;
-        self.close(hub, state);
-        self.in_ring = 0;
-        let (mut send, mut receive) = (failure.send, failure.receive);
-        while let Some(flushed) = self.sends.pop_front() {
-            hub.regions.count_user(&flushed.entries, false);
-            self.fail_send(hub, flushed.wr_id, send.take().unwrap_or(FLUSHED));
-        }
-        while let Some(flushed) = self.take_first_receive(hub) {
-            let status = receive.take().unwrap_or(FLUSHED);
-            self.complete_receive(hub, flushed.wr_id, Err(status));
-        }
-    }
-
-    /// Closes the socket and unmaps the peer's segments. The peer learns why from our segment,
-    /// which it keeps mapped.
-    fn close(&mut self, hub: &mut Hub, state: LinkState) {
-        match core::mem::replace(&mut self.phase, Phase::Unconnected) {
-            Phase::Unconnected => {}
-            Phase::Connecting(connecting) => connecting.close(hub),
-            Phase::Established(connection) => {
-                connection.link.set_state(state);
-                hub.poller.remove(&connection.socket, connection.token);
+        self.receives.forget(&mut hub.regions);
+        for queue in [self.init.send_completions, self.init.receive_completions] {
+            if let Some(found) = hub.queues.get_mut(queue) {
+                found.forget(self.handle);
             }
         }
-    }
-
-    /// Ends the pair without a trace in the completion queue.
-    pub(super) fn destroy(mut self, hub: &mut Hub) {
-        self.close(hub, LinkState::Closed);
-        for posted in &self.sends {
-            hub.regions.count_user(&posted.entries, false);
-        }
-        for posted in &self.receives {
-            hub.regions.count_user(&posted.entries, false);
-        }
-        if let Some(queue) = hub.queues.get_mut(self.queue) {
-            queue.release(self.handle, Self::ledger(&self.capabilities));
-        }
-    }
-
-    /// The peer broke the protocol.
-    pub(super) fn malformed(&mut self, hub: &mut Hub) {
-        hub.counters.peers_malformed += 1;
-        self.enter_error(hub, Failure::default(), LinkState::Closed);
-        let queue_pair = self.handle;
-        hub.events
-            .push_back(Event::Async(AsyncEvent::QueuePairFatal { queue_pair }));
-    }
-
-    /// The peer closed the connection in `state`, or died.
-    pub(super) fn peer_gone(&mut self, hub: &mut Hub, state: LinkState) {
-        let queue_pair = self.handle;
-        let asking = match &self.phase {
-            Phase::Established(connection) => connection.is_asking(),
-            Phase::Unconnected | Phase::Connecting(_) => false,
-        };
-        let refused = state == LinkState::AccessRefused && asking && self.in_ring == 0;
-        let failure = Failure {
-            send: refused.then_some(CompletionStatus::RemoteAccess),
-            receive: None,
-        };
-        self.enter_error(hub, failure, LinkState::Closed);
-        if state == LinkState::AccessViolated {
-            let violated = AsyncEvent::QueuePairAccessError { queue_pair };
-            hub.events.push_back(Event::Async(violated));
-        }
-        let over = ConnectionEvent::Disconnected { queue_pair };
-        hub.events.push_back(Event::Connection(over));
+        (self.started, self.silent) = (0, 0);
+        (self.send_slots, self.receive_slots) = (0, 0);
     }
 }

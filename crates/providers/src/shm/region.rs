@@ -1,83 +1,17 @@
-//! Memory regions of this provider, and the table that tells peers which keys are valid.
+//! Memory regions of this provider.
 
-use super::memory::{self, Mapping, Protection, SegmentError, Writers};
+use super::keys::{KeyTable, REGIONS_MAX};
 use super::ring::Piece;
+use crate::memory::{self, Mapping, Writers};
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
 use legato_verbs::{
     AccessFlags, LocalKey, MemoryRegion, ProtectionDomain, RemoteKey, ScatterGatherEntry,
     VerbsError,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Regions that one provider can have at a time: the entries of the key table.
-pub const REGIONS_MAX: u32 = 16_384;
 /// Longest region, in bytes: as much as half an address space of 47 bits can hold.
 pub const REGION_LENGTH_MAX: u64 = 1 << 46;
-const KEY_TABLE_BYTES: u64 = REGIONS_MAX as u64 * 4;
-
-/// Which remote keys are valid: entry `slot` holds the key or 0. Every peer maps it read-only and
-/// looks before and after each one-sided operation, so a revoked key fails without this side's
-/// help and without a message.
-#[derive(Debug)]
-pub(super) struct KeyTable {
-    segment: OwnedFd,
-    mapping: Mapping,
-    free: Vec<u32>,
-    /// Slots from here on were never used.
-    fresh: u32,
-}
-
-fn key_slot(mapping: &Mapping, slot: u32) -> Option<&AtomicU32> {
-    let place = mapping.at(u64::from(slot) * 4, 4)?;
-    // SAFETY: the place is inside the mapping, 4-aligned, and lives as long as the reference; it
-    // is only ever reached as an atomic, and readers of a read-only mapping only load.
-    Some(unsafe { &*place.cast::<AtomicU32>().cast_const() })
-}
-
-impl KeyTable {
-    fn create() -> Result<Self, VerbsError> {
-        let length = KEY_TABLE_BYTES as usize;
-        let (segment, mapping) = memory::create_segment("legato-keys", length, Writers::OwnerOnly)?;
-        Ok(Self {
-            segment,
-            mapping,
-            free: Vec::new(),
-            fresh: 0,
-        })
-    }
-
-    fn claim(&mut self) -> Option<u32> {
-        self.free.pop().or_else(|| {
-            let slot = self.fresh;
-            (slot < REGIONS_MAX).then(|| self.fresh += 1)?;
-            Some(slot)
-        })
-    }
-
-    fn set(&self, slot: u32, key: u32) {
-        if let Some(place) = key_slot(&self.mapping, slot) {
-            place.store(key, Ordering::SeqCst);
-        }
-    }
-}
-
-/// A peer's [`KeyTable`].
-#[derive(Debug)]
-pub(super) struct PeerKeys(Mapping);
-
-impl PeerKeys {
-    pub(super) fn map(segment: &OwnedFd) -> Result<Self, SegmentError> {
-        memory::map_segment(segment, KEY_TABLE_BYTES, Protection::ReadOnly).map(Self)
-    }
-
-    /// False for a slot out of range, too.
-    pub(super) fn is_valid(&self, slot: u32, key: u32) -> bool {
-        key_slot(&self.0, slot).is_some_and(|place| place.load(Ordering::SeqCst) == key)
-    }
-}
-
 #[derive(Debug)]
 enum Memory {
     /// Only this process can reach it.
@@ -142,10 +76,22 @@ pub(super) struct Regions {
     key_last: u32,
 }
 
-const REMOTE: [AccessFlags; 2] = [AccessFlags::REMOTE_READ, AccessFlags::REMOTE_WRITE];
+fn any(access: AccessFlags, of: AccessFlags) -> bool {
+    access.bits() & of.bits() != 0
+}
 
+/// Can peers do anything with it?
 fn is_remote(access: AccessFlags) -> bool {
-    REMOTE.into_iter().any(|flag| access.contains(flag))
+    let changed = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    any(access, changed | AccessFlags::REMOTE_READ)
+}
+
+/// Can peers change the bytes, so that they must map it for writing?
+pub(super) fn is_changed_remotely(access: AccessFlags) -> bool {
+    any(
+        access,
+        AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC,
+    )
 }
 
 fn limit(what: &'static str, asked: u64, limit: u64) -> VerbsError {
@@ -166,7 +112,7 @@ impl Regions {
     }
 
     pub(super) fn key_segment(&self) -> BorrowedFd<'_> {
-        self.keys.segment.as_fd()
+        self.keys.segment()
     }
 
     pub(super) fn allocate(
@@ -179,7 +125,7 @@ impl Regions {
         let bytes = usize::try_from(length.next_multiple_of(legato_base::PAGE_SIZE as u64))
             .map_err(|_| limit("region length", length, REGION_LENGTH_MAX))?;
         let memory = if is_remote(access) {
-            let writers = match access.contains(AccessFlags::REMOTE_WRITE) {
+            let writers = match is_changed_remotely(access) {
                 true => Writers::Everyone,
                 false => Writers::OwnerOnly,
             };
@@ -223,7 +169,7 @@ impl Regions {
         let slot = slot.ok_or(limit("memory regions", regions_max + 1, regions_max))?;
         self.key_last = key;
         if is_remote(access) {
-            self.keys.set(slot, key);
+            self.keys.publish(slot, key);
         }
         let region = Region {
             domain,
@@ -252,13 +198,13 @@ impl Regions {
         }
         let (domain, slot) = (region.domain, region.slot);
         // Before the memory goes: whoever copies now looks again afterwards.
-        self.keys.set(slot, 0);
-        self.keys.free.push(slot);
+        self.keys.revoke(slot);
         self.regions.remove(&key.0);
         Ok(domain)
     }
 
     /// What `entry` names, if a queue pair of `domain` may use it so.
+    #[inline(always)]
     pub(super) fn locate(
         &self,
         domain: ProtectionDomain,
@@ -280,6 +226,29 @@ impl Regions {
             pointer,
             length: entry.length,
         })
+    }
+
+    /// The sum of the entries' lengths, if a queue pair of `domain` may use them so: to write or
+    /// not, how many, and how long at most.
+    #[inline(always)]
+    pub(super) fn check(
+        &self,
+        domain: ProtectionDomain,
+        entries: &[ScatterGatherEntry],
+        (write, entries_max, length_max): (bool, u32, u32),
+    ) -> Result<u32, VerbsError> {
+        let (count, entries_max) = (entries.len() as u64, u64::from(entries_max));
+        if count > entries_max {
+            return Err(limit("entries of a request", count, entries_max));
+        }
+        let length: u64 = entries.iter().map(|entry| u64::from(entry.length)).sum();
+        if length > u64::from(length_max) {
+            return Err(limit("message length", length, u64::from(length_max)));
+        }
+        for entry in entries {
+            self.locate(domain, entry, write)?;
+        }
+        Ok(length as u32)
     }
 
     /// The place of `length` bytes for the owner's own copies.
@@ -307,13 +276,20 @@ impl Regions {
         }
     }
 
-    /// The segment behind a remote key, if a queue pair of `domain` may give it to its peer.
-    pub(super) fn grant(&self, domain: ProtectionDomain, key: u32) -> Option<Grant<'_>> {
+    /// The segment behind a remote key, if a queue pair of `domain` that allows its peer `access`
+    /// may give it away.
+    pub(super) fn grant(
+        &self,
+        domain: ProtectionDomain,
+        access: AccessFlags,
+        key: u32,
+    ) -> Option<Grant<'_>> {
         let region = self.regions.get(&key)?;
         let Memory::Shared { segment, .. } = &region.memory else {
             return None;
         };
-        (region.domain == domain).then(|| Grant {
+        let both = AccessFlags::from_bits(access.bits() & region.access.bits());
+        (region.domain == domain && is_remote(both)).then(|| Grant {
             segment: segment.as_fd(),
             slot: region.slot,
             length: region.length,

@@ -5,96 +5,41 @@
 //! a peer writes into its own is believed only within bounds. Counters count bytes or messages
 //! since the connection began and never wrap (2^64 bytes).
 
-use super::memory::{self, Mapping, Protection, SegmentError, Writers};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use legato_verbs::VerbsError;
-use rustix::fd::OwnedFd;
-
-/// Longest message, and for one limit on all operations also the longest READ or WRITE.
-pub const MESSAGE_LENGTH_MAX: u32 = 64 * 1024;
-/// Bytes of messages, with their headers, that one side can have on the way.
-pub const RING_BYTES: u64 = 256 * 1024;
-/// One page for the words in front of the ring.
-const HEADER_BYTES: u64 = 4096;
-const SEGMENT_BYTES: u64 = HEADER_BYTES + RING_BYTES;
-/// In front of each message: its length in the low half, its number in the high half.
-const PREFIX_BYTES: u64 = 8;
-const _: () = assert!(RING_BYTES.is_power_of_two());
-const _: () = assert!(MESSAGE_LENGTH_MAX as u64 + PREFIX_BYTES <= RING_BYTES / 2);
-
-/// The words of a segment, each pair of writer and reader on its own cache line.
-#[derive(Debug)]
-#[repr(C)]
-struct Header {
-    /// Bytes put into this segment's ring.
-    produced: Line<AtomicU64>,
-    /// Bytes taken from the other side's ring.
-    consumed: Line<AtomicU64>,
-    /// Messages of the other side that are in receive buffers.
-    delivered: AtomicU64,
-    /// Why the message after those was refused: a completion status, or 0.
-    refusal: AtomicU32,
-    state: AtomicU32,
-    /// Odd while the owner sleeps; another odd number each time.
-    sleeping: Line<AtomicU32>,
-}
-
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Line<T>(T);
-
-const _: () = assert!(size_of::<Header>() as u64 <= HEADER_BYTES);
+use super::envelope::{ENVELOPE_BYTES, Envelope, Parameters};
+use super::segment::{Header, Mapped, OwnSegment, PeerSegment, Segment};
+use super::words::{Word as _, Words as _};
+use core::sync::atomic::Ordering;
 
 /// How a side sees the connection. A dead process leaves `Open` behind: its socket tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum LinkState {
+pub(crate) enum LinkState {
     Open = 0,
     Closed = 1,
     /// As initiator, the owner broke the rules of a segment of the reader.
     AccessViolated = 2,
     /// As responder, the owner refused a remote key.
     AccessRefused = 3,
+    /// As initiator, the owner asked for what the reader's queue pair does not allow.
+    RequestViolated = 4,
 }
 
 /// The peer wrote something that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 /// A piece of local memory, checked by whoever made it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
-    pub(super) pointer: *mut u8,
-    pub(super) length: u32,
-}
-
-/// Our own segment, not yet joined to a peer's.
-#[derive(Debug)]
-pub(super) struct OwnSegment(Mapping);
-
-impl OwnSegment {
-    pub(super) fn create() -> Result<(OwnedFd, Self), VerbsError> {
-        let length = SEGMENT_BYTES as usize;
-        let (segment, mapping) = memory::create_segment("legato-ring", length, Writers::OwnerOnly)?;
-        Ok((segment, Self(mapping)))
-    }
-}
-
-/// A peer's segment, mapped and not yet joined to ours.
-#[derive(Debug)]
-pub(super) struct PeerSegment(Mapping);
-
-impl PeerSegment {
-    pub(super) fn map(segment: &OwnedFd) -> Result<Self, SegmentError> {
-        memory::map_segment(segment, SEGMENT_BYTES, Protection::ReadOnly).map(Self)
-    }
+pub(crate) struct Piece {
+    pub(crate) pointer: *mut u8,
+    pub(crate) length: u32,
 }
 
 /// Both rings of a connection, seen from one side.
 #[derive(Debug)]
-pub(super) struct Link {
-    own: OwnSegment,
-    peer: PeerSegment,
+pub(crate) struct Link<S = Mapped> {
+    own: S,
+    peer: S,
     produced: u64,
     sent: u64,
     acknowledged: u64,
@@ -103,17 +48,14 @@ pub(super) struct Link {
     woken: u32,
 }
 
-fn header(mapping: &Mapping) -> &Header {
-    let base = mapping.at(0, HEADER_BYTES);
-    let base = base.expect("invariant: a ring segment has its header");
-    // SAFETY: the mapping is page-aligned, longer than the header, and lives as long as the
-    // reference; every field is an atomic, for which other writers are allowed, and on read-only
-    // mappings we only load words of at most 64 bits, which needs no write access.
-    unsafe { &*base.cast::<Header>().cast_const() }
+impl Link {
+    pub(crate) fn new(own: OwnSegment, peer: PeerSegment) -> Self {
+        Self::join(own.0, peer.0)
+    }
 }
 
-impl Link {
-    pub(super) fn new(own: OwnSegment, peer: PeerSegment) -> Self {
+impl<S: Segment> Link<S> {
+    fn join(own: S, peer: S) -> Self {
         Self {
             own,
             peer,
@@ -126,49 +68,47 @@ impl Link {
         }
     }
 
-    fn own(&self) -> &Header {
-        header(&self.own.0)
+    fn own(&self) -> &Header<S::Words> {
+        self.own.header()
     }
 
-    fn peer(&self) -> &Header {
-        header(&self.peer.0)
+    fn peer(&self) -> &Header<S::Words> {
+        self.peer.header()
     }
 
-    /// Whether a message of `length` bytes fits now.
-    pub(super) fn has_space(&self, length: u64) -> Result<bool, Malformed> {
+    /// Whether a message with `length` bytes of payload fits now.
+    pub(crate) fn has_space(&self, length: u64) -> Result<bool, Malformed> {
         let consumed = self.peer().consumed.0.load(Ordering::Acquire);
         let used = self.produced.checked_sub(consumed).ok_or(Malformed)?;
-        if used > RING_BYTES {
+        if used > S::RING_BYTES {
             return Err(Malformed);
         }
-        Ok(footprint(length) <= RING_BYTES - used)
+        Ok(footprint(length) <= S::RING_BYTES - used)
     }
 
     /// Puts a message into our ring; the caller has made sure that there is space.
     ///
     /// # Safety
-    /// The pieces must be readable, and no Rust reference to them may be live for writing.
-    pub(super) unsafe fn put(&mut self, pieces: impl Iterator<Item = Piece>, length: u32) {
-        let prefix = u64::from(length) | (self.sent & 0xFFFF_FFFF) << 32;
-        let mut prefix_bytes = prefix.to_le_bytes();
-        let prefix = Piece {
-            pointer: prefix_bytes.as_mut_ptr(),
-            length: PREFIX_BYTES as u32,
+    /// The pieces must be readable, and no Rust reference to them may be live for writing. They
+    /// have as many bytes in sum as the envelope says.
+    pub(crate) unsafe fn put(&mut self, envelope: Envelope, pieces: impl Iterator<Item = Piece>) {
+        let mut head = envelope.to_bytes(self.sent);
+        let head = Piece {
+            pointer: head.as_mut_ptr(),
+            length: ENVELOPE_BYTES as u32,
         };
         let mut at = self.produced;
-        for piece in core::iter::once(prefix).chain(pieces) {
+        for piece in core::iter::once(head).chain(pieces) {
             let mut done = 0;
-            for (place, part) in parts(at, piece.length) {
-                let to = self.own.0.at(HEADER_BYTES + place, u64::from(part));
-                let to = to.expect("invariant: a place in the ring is in the segment");
-                // SAFETY: `to` is in our own segment, in space that the peer has released; the
+            for (place, part) in parts::<S>(at, piece.length) {
+                // SAFETY: the place is in our own ring, in space that the peer has released; the
                 // piece is the caller's promise and has `done + part` bytes.
-                unsafe { memory::copy(piece.pointer.add(done), to, part as usize) };
+                unsafe { self.own.copy_in(piece.pointer.add(done), place, part) };
                 done += part as usize;
             }
             at += u64::from(piece.length);
         }
-        self.produced += footprint(u64::from(length));
+        self.produced += footprint(u64::from(envelope.payload()));
         self.sent += 1;
         self.own()
             .produced
@@ -176,42 +116,40 @@ impl Link {
             .store(self.produced, Ordering::Release);
     }
 
-    /// The length of the peer's next message.
-    pub(super) fn next_length(&self) -> Result<Option<u32>, Malformed> {
+    /// The peer's next message.
+    pub(crate) fn next(&self) -> Result<Option<Envelope>, Malformed> {
         let produced = self.peer().produced.0.load(Ordering::Acquire);
         if produced == self.consumed {
             return Ok(None);
         }
         let there = produced.checked_sub(self.consumed).ok_or(Malformed)?;
-        if !(PREFIX_BYTES..=RING_BYTES).contains(&there) {
+        if !(ENVELOPE_BYTES..=S::RING_BYTES).contains(&there) {
             return Err(Malformed);
         }
-        let mut prefix = [0; PREFIX_BYTES as usize];
+        let mut head = [0; ENVELOPE_BYTES as usize];
         let piece = Piece {
-            pointer: prefix.as_mut_ptr(),
-            length: PREFIX_BYTES as u32,
+            pointer: head.as_mut_ptr(),
+            length: ENVELOPE_BYTES as u32,
         };
         // SAFETY: the piece is the array above.
-        unsafe { self.copy_out(self.consumed, core::iter::once(piece), PREFIX_BYTES) };
-        let prefix = u64::from_le_bytes(prefix);
-        let (length, number) = (prefix as u32, prefix >> 32);
-        let expected = self.delivered & 0xFFFF_FFFF;
-        if length > MESSAGE_LENGTH_MAX || footprint(u64::from(length)) > there || number != expected
-        {
+        unsafe { self.copy_out(self.consumed, core::iter::once(piece), ENVELOPE_BYTES) };
+        let envelope = Envelope::parse(head, self.delivered)?;
+        if footprint(u64::from(envelope.payload())) > there {
             return Err(Malformed);
         }
-        Ok(Some(length))
+        Ok(Some(envelope))
     }
 
-    /// Moves the peer's next message, of the `length` that [`Self::next_length`] gave, into the
-    /// pieces, which are at least as long in sum.
+    /// Moves the peer's next message, which [`Self::next`] gave, into the pieces, which are at
+    /// least as long in sum as its payload.
     ///
     /// # Safety
     /// The pieces must be writable, and no Rust reference to them may be live.
-    pub(super) unsafe fn take(&mut self, pieces: impl Iterator<Item = Piece>, length: u32) {
+    pub(crate) unsafe fn take(&mut self, envelope: Envelope, pieces: impl Iterator<Item = Piece>) {
+        let length = u64::from(envelope.payload());
         // SAFETY: as the caller promises.
-        unsafe { self.copy_out(self.consumed + PREFIX_BYTES, pieces, u64::from(length)) };
-        self.consumed += footprint(u64::from(length));
+        unsafe { self.copy_out(self.consumed + ENVELOPE_BYTES, pieces, length) };
+        self.consumed += footprint(length);
         self.delivered += 1;
         let own = self.own();
         own.consumed.0.store(self.consumed, Ordering::Release);
@@ -225,12 +163,10 @@ impl Link {
         for piece in pieces {
             let wanted = left.min(u64::from(piece.length)) as u32;
             let mut done = 0;
-            for (place, part) in parts(at, wanted) {
-                let from = self.peer.0.at(HEADER_BYTES + place, u64::from(part));
-                let from = from.expect("invariant: a place in the ring is in the segment");
-                // SAFETY: `from` is inside the peer's segment, which cannot shrink; the piece is
-                // the caller's promise and has at least `done + part` bytes.
-                unsafe { memory::copy(from, piece.pointer.add(done), part as usize) };
+            for (place, part) in parts::<S>(at, wanted) {
+                // SAFETY: the place is in the peer's ring; the piece is the caller's promise and
+                // has at least `done + part` bytes.
+                unsafe { self.peer.copy_out(place, piece.pointer.add(done), part) };
                 done += part as usize;
             }
             at += u64::from(wanted);
@@ -239,7 +175,7 @@ impl Link {
     }
 
     /// How many of our messages the peer has delivered since the last call.
-    pub(super) fn take_acknowledged(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn take_acknowledged(&mut self) -> Result<u64, Malformed> {
         let delivered = self.peer().delivered.load(Ordering::Acquire);
         if delivered < self.acknowledged || delivered > self.sent {
             return Err(Malformed);
@@ -250,49 +186,60 @@ impl Link {
     }
 
     /// Refuses the peer's next message, for ever.
-    pub(super) fn refuse(&self, status: u8) {
+    pub(crate) fn refuse(&self, status: u8) {
         let refusal = &self.own().refusal;
         refusal.store(u32::from(status), Ordering::Release);
     }
 
     /// Why the peer refused the message after those it acknowledged; 0 if it did not.
-    pub(super) fn peer_refusal(&self) -> u32 {
+    pub(crate) fn peer_refusal(&self) -> u32 {
         self.peer().refusal.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_state(&self, state: LinkState) {
+    pub(crate) fn set_parameters(&self, parameters: Parameters) {
+        let word = &self.own().parameters;
+        word.store(parameters.to_word(), Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(crate) fn peer_parameters(&self) -> Result<Parameters, Malformed> {
+        Parameters::parse(self.peer().parameters.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_state(&self, state: LinkState) {
         self.own().state.store(state as u32, Ordering::Release);
     }
 
-    pub(super) fn peer_is_open(&self) -> bool {
+    pub(crate) fn peer_is_open(&self) -> bool {
         self.peer().state.load(Ordering::Acquire) == LinkState::Open as u32
     }
 
-    pub(super) fn peer_state(&self) -> Result<LinkState, Malformed> {
+    pub(crate) fn peer_state(&self) -> Result<LinkState, Malformed> {
         match self.peer().state.load(Ordering::Acquire) {
             0 => Ok(LinkState::Open),
             1 => Ok(LinkState::Closed),
             2 => Ok(LinkState::AccessViolated),
             3 => Ok(LinkState::AccessRefused),
+            4 => Ok(LinkState::RequestViolated),
             _ => Err(Malformed),
         }
     }
 
     /// Says whether we sleep. To lose no wake-up the sleeper looks at the rings again after this,
     /// and the peer looks at this word after it has published: the fences order both.
-    pub(super) fn set_sleeping(&self, sleeping: bool) {
+    pub(crate) fn set_sleeping(&self, sleeping: bool) {
         let word = &self.own().sleeping.0;
         let now = word.load(Ordering::Relaxed);
         if (now & 1 == 1) != sleeping {
             word.store(now.wrapping_add(1), Ordering::Relaxed);
         }
-        fence(Ordering::SeqCst);
+        S::Words::fence(Ordering::SeqCst);
     }
 
     /// Whether the peer sleeps and was not yet woken from this sleep. To be called after
     /// publishing.
-    pub(super) fn must_wake(&mut self) -> bool {
-        fence(Ordering::SeqCst);
+    pub(crate) fn must_wake(&mut self) -> bool {
+        S::Words::fence(Ordering::SeqCst);
         let sleeping = self.peer().sleeping.0.load(Ordering::Relaxed);
         if sleeping & 1 == 0 || sleeping == self.woken {
             return false;
@@ -302,26 +249,26 @@ impl Link {
     }
 
     /// Whether the peer has acknowledged or refused something that was not handled yet.
-    pub(super) fn has_answer(&self) -> bool {
+    pub(crate) fn has_answer(&self) -> bool {
         self.peer().delivered.load(Ordering::Acquire) != self.acknowledged
             || self.peer_refusal() != 0
     }
 
     /// Whether the peer has put a message that was not taken yet.
-    pub(super) fn has_message(&self) -> bool {
+    pub(crate) fn has_message(&self) -> bool {
         self.peer().produced.0.load(Ordering::Acquire) != self.consumed
     }
 }
 
-/// Bytes that a message takes in a ring: prefixes stay 8-aligned.
-fn footprint(length: u64) -> u64 {
-    PREFIX_BYTES + length.next_multiple_of(8)
+/// Bytes that a message with so much payload takes in a ring: envelopes stay 8-aligned.
+fn footprint(payload: u64) -> u64 {
+    ENVELOPE_BYTES + payload.next_multiple_of(8)
 }
 
 /// The one or two places in the ring that `length` bytes at counter `at` take.
-fn parts(at: u64, length: u32) -> impl Iterator<Item = (u64, u32)> {
-    let place = at & (RING_BYTES - 1);
-    let first = u64::from(length).min(RING_BYTES - place) as u32;
+fn parts<S: Segment>(at: u64, length: u32) -> impl Iterator<Item = (u64, u32)> {
+    let place = at & (S::RING_BYTES - 1);
+    let first = u64::from(length).min(S::RING_BYTES - place) as u32;
     [(place, first), (0, length - first)]
         .into_iter()
         .filter(|&(_, part)| part > 0)
@@ -330,3 +277,7 @@ fn parts(at: u64, length: u32) -> impl Iterator<Item = (u64, u32)> {
 #[cfg(test)]
 #[path = "ring_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "ring_orders.rs"]
+mod orders;

@@ -1,14 +1,17 @@
 //! The ring between two sides in one process, honest and not.
 
+use super::super::envelope::Kind;
+use super::super::segment::{HEADER_BYTES, MESSAGE_LENGTH_MAX, RING_BYTES};
 use super::*;
+use crate::memory;
 use alloc::vec;
 use alloc::vec::Vec;
 use legato_base::Random;
 use std::thread;
 
 fn pair() -> (Link, Link) {
-    let (left_fd, left) = OwnSegment::create().unwrap();
-    let (right_fd, right) = OwnSegment::create().unwrap();
+    let (left_fd, left) = OwnSegment::create(Parameters::default()).unwrap();
+    let (right_fd, right) = OwnSegment::create(Parameters::default()).unwrap();
     let left_seen = PeerSegment::map(&left_fd).unwrap();
     let right_seen = PeerSegment::map(&right_fd).unwrap();
     (Link::new(left, right_seen), Link::new(right, left_seen))
@@ -26,18 +29,24 @@ fn put(link: &mut Link, bytes: &[u8]) -> bool {
         return false;
     }
     let mut copy = bytes.to_vec();
+    let envelope = Envelope {
+        kind: Kind::Send,
+        length: bytes.len() as u32,
+        solicited: false,
+    };
     // SAFETY: the piece is the vector above.
-    unsafe { link.put(core::iter::once(piece(&mut copy)), bytes.len() as u32) };
+    unsafe { link.put(envelope, core::iter::once(piece(&mut copy))) };
     true
 }
 
 fn take(link: &mut Link) -> Option<Vec<u8>> {
-    let length = link.next_length().unwrap()?;
-    let mut bytes = vec![0; length as usize];
-    let (front, back) = bytes.split_at_mut(length as usize / 3);
+    let envelope = link.next().unwrap()?;
+    let length = envelope.length as usize;
+    let mut bytes = vec![0; length];
+    let (front, back) = bytes.split_at_mut(length / 3);
     let pieces = [piece(front), piece(back)];
     // SAFETY: the pieces are the two parts of the vector above.
-    unsafe { link.take(pieces.into_iter(), length) };
+    unsafe { link.take(envelope, pieces.into_iter()) };
     Some(bytes)
 }
 
@@ -118,7 +127,7 @@ fn indices_out_of_range_are_malformed() {
     let (left, right) = pair();
     for bad in [1, 7, RING_BYTES + 8, u64::MAX] {
         left.own().produced.0.store(bad, Ordering::Release);
-        assert_eq!(right.next_length(), Err(Malformed), "produced {bad}");
+        assert_eq!(right.next(), Err(Malformed), "produced {bad}");
     }
     for bad in [1, u64::MAX] {
         left.own().consumed.0.store(bad, Ordering::Release);
@@ -140,7 +149,7 @@ fn lengths_and_numbers_in_the_ring_are_checked() {
         (MESSAGE_LENGTH_MAX + 1, 0, RING_BYTES),
         (u32::MAX, 0, RING_BYTES),
         (64, 0, 64),
-        (8, 1, 16),
+        (8, 1, 24),
     ];
     for (length, number, produced) in cases {
         let (left, right) = pair();
@@ -151,6 +160,6 @@ fn lengths_and_numbers_in_the_ring_are_checked() {
         // SAFETY: eight bytes in our own segment, from a local array.
         unsafe { memory::copy(prefix.as_ptr(), to, 8) };
         left.own().produced.0.store(produced, Ordering::Release);
-        assert_eq!(right.next_length(), Err(Malformed), "length {length}");
+        assert_eq!(right.next(), Err(Malformed), "length {length}");
     }
 }

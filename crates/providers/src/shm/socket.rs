@@ -1,7 +1,7 @@
 //! Unix sockets: names, packets with descriptors, and who is at the other end.
 
-use super::memory::system;
 use super::wire::MESSAGE_SIZE;
+use crate::memory::system;
 use alloc::string::String;
 use core::mem::MaybeUninit;
 use legato_verbs::VerbsError;

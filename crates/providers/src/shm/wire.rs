@@ -4,14 +4,14 @@
 //! little-endian. A message of another size, magic, kind or length is malformed and ends the
 //! connection that it came on.
 
-use legato_verbs::{AccessFlags, PRIVATE_DATA_MAX, RejectReason};
+use legato_verbs::{AccessFlags, PRIVATE_DATA_MAX, QueuePairNumber, RejectReason};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// "LGTS" in memory order.
 const MAGIC: u32 = 0x5354_474C;
 /// Changes with [`RawMessage`], the ring header, or the meaning of either.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -61,6 +61,24 @@ pub(super) struct Greeting {
     pub(super) queue_pair: u32,
     pub(super) generation: u32,
     pub(super) private: PrivateData,
+}
+
+impl Greeting {
+    /// The number of the sender's queue pair.
+    pub(super) fn number(&self) -> QueuePairNumber {
+        number(self.queue_pair, self.generation)
+    }
+}
+
+const _: () = assert!(super::QUEUE_PAIRS_MAX == 1 << 14);
+/// Generations that the number of a queue pair tells apart.
+const GENERATIONS: u32 = 1023;
+
+/// The number of the queue pair with this handle. It has the index in the low 14 bits
+/// ([`super::QUEUE_PAIRS_MAX`]) and the generation above, so the next queue pair at an index has
+/// another number. None is 0 or 1, which are reserved.
+pub(super) fn number(index: u32, generation: u32) -> QueuePairNumber {
+    QueuePairNumber::new((generation % GENERATIONS + 1) << 14 | index & 0x3FFF)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,19 +209,26 @@ impl Message {
 /// Numbers of the IB spec's rejection reasons where it has one (volume 1, table 107).
 fn reject_code(reason: RejectReason) -> u32 {
     match reason {
+        RejectReason::NoResources => 3,
+        RejectReason::Timeout => 4,
         RejectReason::InvalidServiceId => 8,
+        RejectReason::StaleConnection => 10,
         RejectReason::ConsumerReject => 28,
         RejectReason::IncompatibleVersion => 31,
+        RejectReason::Other(code) => u32::from(code),
     }
 }
 
 fn reject_reason(code: u32) -> Option<RejectReason> {
-    match code {
-        8 => Some(RejectReason::InvalidServiceId),
-        28 => Some(RejectReason::ConsumerReject),
-        31 => Some(RejectReason::IncompatibleVersion),
-        _ => None,
-    }
+    Some(match u16::try_from(code).ok()? {
+        1..=3 => RejectReason::NoResources,
+        4 => RejectReason::Timeout,
+        8 => RejectReason::InvalidServiceId,
+        10 => RejectReason::StaleConnection,
+        28 => RejectReason::ConsumerReject,
+        31 => RejectReason::IncompatibleVersion,
+        other => RejectReason::Other(other),
+    })
 }
 
 #[cfg(test)]
@@ -240,9 +265,9 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_version_1_stay_what_they_are() {
+    fn the_bytes_of_version_2_stay_what_they_are() {
         let bytes = Message::MapRequest { key: 0x0102_0304 }.to_bytes();
-        assert_eq!(&bytes[..12], b"LGTS\x01\x00\x04\x00\x04\x03\x02\x01");
+        assert_eq!(&bytes[..12], b"LGTS\x02\x00\x04\x00\x04\x03\x02\x01");
         assert!(bytes[12..].iter().all(|&byte| byte == 0));
     }
 
@@ -250,9 +275,9 @@ mod tests {
     fn another_version_is_named_and_anything_else_is_malformed() {
         let good = Message::Wake.to_bytes();
         let mut other = good;
-        other[4] = 2;
-        assert_eq!(Message::parse(&other), Err(WireError::Version(2)));
-        assert_eq!(Message::parse(&other[..7]), Err(WireError::Version(2)));
+        other[4] = 1;
+        assert_eq!(Message::parse(&other), Err(WireError::Version(1)));
+        assert_eq!(Message::parse(&other[..7]), Err(WireError::Version(1)));
         assert_eq!(Message::parse(&good[..87]), Err(WireError::Malformed));
         assert_eq!(Message::parse(b"LGT"), Err(WireError::Malformed));
         let mut long = good;

@@ -1,12 +1,16 @@
 //! One side of a connection in a test, with a real clock and real sleep.
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+pub(crate) mod pair;
+pub(crate) mod process;
+
 use legato_base::Time;
 use legato_providers::{Pollable, ShmProvider};
 use legato_verbs::{
     AccessFlags, Address, Completion, CompletionQueue, ConnectionEvent, Event, MemoryRegion,
-    ProtectionDomain, Provider, QueuePair, QueuePairCapabilities, ReceiveRequest, RemoteAddress,
-    RemoteKey, SendOperation, SendRequest, WorkRequestId,
+    ProtectionDomain, Provider, QueuePair, QueuePairCapabilities, QueuePairInit, ReceiveRequest,
+    Receives, RemoteAddress, RemoteKey, SendFlags, SendOperation, SendRequest, SharedReceiveQueue,
+    SharedReceiveQueueCapabilities, VerbsError, WorkRequestId,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -17,10 +21,11 @@ pub(crate) const REQUESTS: u32 = 64;
 /// A test that waits longer than this has failed.
 const PATIENCE_S: u64 = 60;
 
-pub(crate) struct Peer {
-    pub(crate) provider: ShmProvider,
+pub(crate) struct Peer<P = ShmProvider> {
+    pub(crate) provider: P,
     pub(crate) domain: ProtectionDomain,
     pub(crate) queue: CompletionQueue,
+    pub(crate) shared: Option<SharedReceiveQueue>,
     pub(crate) queue_pair: QueuePair,
     pub(crate) region: MemoryRegion,
     pub(crate) events: VecDeque<Event>,
@@ -30,32 +35,75 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new() -> Self {
-        let mut provider = ShmProvider::new().unwrap();
+        Self::with_receives(ShmProvider::new().unwrap(), None)
+    }
+
+    /// With a shared receive queue of so many receives.
+    pub(crate) fn sharing(requests_max: u32) -> Self {
+        Self::with_receives(ShmProvider::new().unwrap(), Some(requests_max))
+    }
+}
+
+impl<P: Provider + Pollable> Peer<P> {
+    pub(crate) fn over(provider: P) -> Self {
+        Self::with_receives(provider, None)
+    }
+
+    /// For several that share a NIC, and so a clock.
+    pub(crate) fn over_since(provider: P, origin: Instant) -> Self {
+        Self {
+            origin,
+            ..Self::over(provider)
+        }
+    }
+
+    /// With a shared receive queue of so many receives, if there is a number.
+    pub(crate) fn with_receives(mut provider: P, shared: Option<u32>) -> Self {
         let domain = provider.create_protection_domain().unwrap();
-        let queue = provider.create_completion_queue(2 * REQUESTS).unwrap();
+        let queue = provider.create_completion_queue(4 * REQUESTS).unwrap();
+        let shared = shared.map(|requests_max| {
+            let capabilities = SharedReceiveQueueCapabilities {
+                requests_max,
+                entries_max: 2,
+            };
+            provider
+                .create_shared_receive_queue(domain, capabilities)
+                .unwrap()
+        });
+        let access = AccessFlags::from_bits(15);
+        let region = provider
+            .allocate_region(domain, REGION_LENGTH, access)
+            .unwrap();
+        let mut peer = Self {
+            provider,
+            domain,
+            queue,
+            shared,
+            // Made below.
+            queue_pair: QueuePair {
+                index: u32::MAX,
+                generation: 0,
+            },
+            region,
+            events: VecDeque::new(),
+            completions: VecDeque::new(),
+            origin: Instant::now(),
+        };
+        peer.queue_pair = peer.create_queue_pair();
+        peer.provider.modify_to_init(peer.queue_pair).unwrap();
+        peer
+    }
+
+    /// One more queue pair of the usual size, in Reset.
+    pub(crate) fn create_queue_pair(&mut self) -> QueuePair {
         let capabilities = QueuePairCapabilities {
             send_requests_max: REQUESTS,
             receive_requests_max: REQUESTS,
             entries_max: 2,
         };
-        let queue_pair = provider
-            .create_queue_pair(domain, queue, capabilities)
-            .unwrap();
-        provider.modify_to_init(queue_pair).unwrap();
-        let access = AccessFlags::from_bits(7);
-        let region = provider
-            .allocate_region(domain, REGION_LENGTH, access)
-            .unwrap();
-        Self {
-            provider,
-            domain,
-            queue,
-            queue_pair,
-            region,
-            events: VecDeque::new(),
-            completions: VecDeque::new(),
-            origin: Instant::now(),
-        }
+        let mut init = QueuePairInit::new(self.domain, self.queue, capabilities);
+        init.receives = self.shared.map_or(Receives::Own, Receives::Shared);
+        self.provider.create_queue_pair(&init).unwrap()
     }
 
     /// Where the peer can reach our region, as private data.
@@ -66,7 +114,7 @@ impl Peer {
         bytes
     }
 
-    fn progress(&mut self) -> Time {
+    pub(crate) fn progress(&mut self) -> Time {
         let now = Time::from_nanos(self.origin.elapsed().as_nanos() as u64);
         let deadline = self.provider.progress(now);
         while let Some(event) = self.provider.poll_event() {
@@ -185,19 +233,32 @@ impl Peer {
             wr_id: WorkRequestId(wr_id),
             entries: vec![self.region.entry(offset, length)],
         };
-        self.provider
-            .post_receive(self.queue_pair, &request)
-            .unwrap();
+        let posted = match self.shared {
+            Some(shared) => self.provider.post_shared_receive(shared, &request),
+            None => self.provider.post_receive(self.queue_pair, &request),
+        };
+        posted.unwrap();
     }
 
     pub(crate) fn post(&mut self, wr_id: u64, operation: SendOperation, offset: u64, length: u32) {
+        self.post_with(SendFlags::SIGNALED, wr_id, operation, (offset, length))
+            .unwrap();
+    }
+
+    pub(crate) fn post_with(
+        &mut self,
+        flags: SendFlags,
+        wr_id: u64,
+        operation: SendOperation,
+        (offset, length): (u64, u32),
+    ) -> Result<(), VerbsError> {
         let request = SendRequest {
             wr_id: WorkRequestId(wr_id),
             operation,
             entries: vec![self.region.entry(offset, length)],
-            signaled: true,
+            flags,
         };
-        self.provider.post_send(self.queue_pair, &request).unwrap();
+        self.provider.post_send(self.queue_pair, &request)
     }
 
     pub(crate) fn bytes(&self, offset: u64, length: usize) -> Vec<u8> {
@@ -216,6 +277,9 @@ impl Peer {
     /// Destroys everything; nothing may be left.
     pub(crate) fn dismantle(mut self) {
         self.provider.destroy_queue_pair(self.queue_pair).unwrap();
+        if let Some(shared) = self.shared {
+            self.provider.destroy_shared_receive_queue(shared).unwrap();
+        }
         self.provider.deregister_region(&self.region).unwrap();
         self.provider.destroy_completion_queue(self.queue).unwrap();
         self.provider

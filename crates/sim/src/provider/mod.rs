@@ -1,27 +1,33 @@
 //! The simulated provider: NICs on a virtual wire, in virtual time, from one seed.
 //!
-//! A [`SimNetwork`] holds every machine and every message under way; a [`SimProvider`] is one
+//! A [`SimNetwork`] holds every machine and every packet under way; a [`SimProvider`] is one
 //! machine's handle on its own NIC. Nothing happens until [`SimNetwork::advance_to`] says so, and
 //! all of it happens in an order that follows from the seed alone.
 //!
-//! What is modelled: latency with jitter, the bandwidth of each machine's link, the order of a
-//! connection's messages, requests that leave their buffer later than they were posted and that
-//! arrive even if their sender has flushed them meanwhile, one-sided access without target
-//! software, receiver-not-ready retries, retransmission timeouts, killed machines and frozen ones.
-//! What is not: packets. A message arrives whole or not at all, and always once.
+//! A NIC is the channel adapter of `legato-transport` with memory, clock and wire of the simulator.
+//! What is on the wire is what a RoCEv2 NIC sends: packets from the base transport header to the
+//! invariant CRC, connection management included. What the NIC does where the specification leaves
+//! it a choice, or in spite of it, is its [`Personality`].
 
-mod connection;
-mod machine;
+mod config;
+mod environment;
+mod hardware;
+mod late;
+mod memory;
 mod network;
-mod posting;
-mod queue_pair;
-mod table;
+mod nic;
+mod patience;
+mod personality;
 #[cfg(test)]
 mod tests;
 mod trace;
-mod transfer;
 mod verbs;
 mod wire;
 
-pub use network::{SimNetwork, SimNetworkConfig};
+pub use config::SimNetworkConfig;
+pub use legato_transport::adapter::{LastWorkRequestEvents, OverrunEnds, OverrunEvents};
+pub use memory::{CanaryHit, RegionMemory, WatchId};
+pub use network::SimNetwork;
+pub use nic::Counters;
+pub use personality::{LateWrites, Personality, UnknownPersonality};
 pub use verbs::SimProvider;

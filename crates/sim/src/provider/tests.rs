@@ -6,8 +6,8 @@ use legato_base::{Duration, Time};
 use legato_verbs::{
     AccessFlags, Address, Completion, CompletionKind, CompletionQueue, CompletionStatus,
     ConnectionEvent, Event, MemoryRegion, Provider, QueuePair, QueuePairCapabilities,
-    QueuePairState, ReceiveRequest, RemoteAddress, SendOperation, SendRequest, UnreachableReason,
-    VerbsError, WorkRequestId,
+    QueuePairInit, QueuePairState, ReceiveRequest, RemoteAddress, SendFlags, SendOperation,
+    SendRequest, UnreachableReason, VerbsError, WorkRequestId,
 };
 
 struct End {
@@ -26,7 +26,9 @@ const CAPABILITIES: QueuePairCapabilities = QueuePairCapabilities {
 fn end(mut nic: SimProvider) -> End {
     let domain = nic.create_protection_domain().unwrap();
     let queue = nic.create_completion_queue(16).unwrap();
-    let queue_pair = nic.create_queue_pair(domain, queue, CAPABILITIES).unwrap();
+    let queue_pair = nic
+        .create_queue_pair(&QueuePairInit::new(domain, queue, CAPABILITIES))
+        .unwrap();
     let region = nic
         .allocate_region(domain, 4096, AccessFlags::from_bits(7))
         .unwrap();
@@ -93,7 +95,7 @@ impl End {
                 address: to.address,
             }),
             entries: vec![self.region.entry(0, 64)],
-            signaled: true,
+            flags: SendFlags::SIGNALED,
         };
         self.nic.post_send(self.queue_pair, &request).unwrap();
     }
@@ -110,6 +112,12 @@ impl End {
 
     fn disconnected(&self) -> Event {
         Event::Connection(ConnectionEvent::Disconnected {
+            queue_pair: self.queue_pair,
+        })
+    }
+
+    fn time_wait_exit(&self) -> Event {
+        Event::Connection(ConnectionEvent::TimeWaitExit {
             queue_pair: self.queue_pair,
         })
     }
@@ -134,7 +142,25 @@ fn a_killed_peer_is_silence_then_a_disconnect() {
     network.advance_to(killed + Duration::from_millis(500));
     assert_eq!(left.nic.poll_event(), Some(left.disconnected()));
     run_until_idle(&network);
+    assert_eq!(left.nic.poll_event(), Some(left.time_wait_exit()));
     assert_eq!(left.nic.poll_event(), None);
+}
+
+/// No NIC knows that its peer is dead: without the stand-in there is only silence.
+#[test]
+fn without_detection_an_idle_connection_to_a_dead_peer_lasts() {
+    let config = SimNetworkConfig {
+        detection_time: None,
+        ..SimNetworkConfig::default()
+    };
+    let network = SimNetwork::new(2, config);
+    let (left, right) = (network.provider("left"), network.provider("right"));
+    let (mut left, _right) = connect(&network, left, right);
+    network.kill("right");
+    run_until_idle(&network);
+    assert_eq!(left.nic.poll_event(), None);
+    let state = left.nic.query_queue_pair(left.queue_pair);
+    assert_eq!(state, Ok(QueuePairState::ReadyToSend));
 }
 
 #[test]
@@ -170,6 +196,7 @@ fn a_restarted_machine_can_be_connected_to_and_knows_no_old_key() {
     let next = network.restart("right");
     run_until_idle(&network);
     assert_eq!(left.nic.poll_event(), Some(left.disconnected()));
+    assert_eq!(left.nic.poll_event(), Some(left.time_wait_exit()));
     let (mut again, fresh) = connect(&network, network.provider("left"), next);
     again.write(1, &right.region);
     run_until_idle(&network);
@@ -184,16 +211,42 @@ fn connecting_to_a_dead_machine_times_out() {
     let mut late = end(left.nic);
     late.nic.connect(late.queue_pair, &address(), &[]).unwrap();
     run_until_idle(&network);
-    let disconnected = late.nic.poll_event();
-    assert!(matches!(
-        disconnected,
-        Some(Event::Connection(ConnectionEvent::Disconnected { .. }))
-    ));
-    let unreachable = ConnectionEvent::Unreachable {
+    let events: Vec<Event> = std::iter::from_fn(|| late.nic.poll_event()).collect();
+    let unreachable = Event::Connection(ConnectionEvent::Unreachable {
         queue_pair: late.queue_pair,
         reason: UnreachableReason::TimedOut,
+    });
+    assert!(events.contains(&unreachable), "{events:?}");
+    assert!(events.contains(&late.time_wait_exit()), "{events:?}");
+    // 16 messages, each 4.6 s.
+    assert!(network.now() >= Time::ZERO + Duration::from_secs(73));
+}
+
+/// It died with the reply on its way: the active side believes in a connection for a while.
+#[test]
+fn a_peer_that_dies_while_it_accepts_is_found() {
+    let network = SimNetwork::new(9, SimNetworkConfig::default());
+    let (mut left, mut right) = (
+        end(network.provider("left")),
+        end(network.provider("right")),
+    );
+    right.nic.listen(&address()).unwrap();
+    left.nic.connect(left.queue_pair, &address(), &[]).unwrap();
+    pass_a_moment(&network);
+    let Some(Event::Connection(ConnectionEvent::Requested { request, .. })) =
+        right.nic.poll_event()
+    else {
+        panic!("no request");
     };
-    assert_eq!(late.nic.poll_event(), Some(Event::Connection(unreachable)));
+    right.nic.accept(request, right.queue_pair, &[]).unwrap();
+    network.kill("right");
+    run_until_idle(&network);
+    let events: Vec<Event> = std::iter::from_fn(|| left.nic.poll_event()).collect();
+    assert!(matches!(
+        events[0],
+        Event::Connection(ConnectionEvent::Established { .. })
+    ));
+    assert_eq!(events[1..], [left.disconnected(), left.time_wait_exit()]);
 }
 
 /// Over is not quiet: the sender's flush says nothing about the far side.
@@ -245,7 +298,7 @@ fn a_receive_posted_within_the_retries_is_in_time() {
         wr_id: WorkRequestId(1),
         operation: SendOperation::Send,
         entries: vec![left.region.entry(0, 8)],
-        signaled: true,
+        flags: SendFlags::SIGNALED,
     };
     left.nic.post_send(left.queue_pair, &send).unwrap();
     network.advance_to(network.now() + Duration::from_micros(1000));

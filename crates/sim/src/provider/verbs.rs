@@ -1,18 +1,22 @@
 //! The verbs of one simulated machine.
 
-use super::machine::{Machine, Queue, Reclaims, Region, remote_key_of};
-use super::posting::limit;
-use super::queue_pair::{Phase, QueuePairRecord};
-use super::wire::{Inner, Place};
+use super::environment::{Environment, Local};
+use super::hardware::Around;
+use super::memory::RegionMemory;
+use super::network::Inner;
+use super::nic::{Counters, Nic};
+use super::wire::gid_of;
 use legato_base::Time;
+use legato_transport::adapter::{ChannelAdapter, Target};
+use legato_transport::cm::{self, ServiceId};
 use legato_verbs::{
-    AccessFlags, Address, Completion, CompletionQueue, ConnectionRequest, DeviceAttributes, Event,
-    Listener, LocalKey, MemoryRegion, PRIVATE_DATA_MAX, ProtectionDomain, Provider, QueuePair,
-    QueuePairCapabilities, QueuePairState, ReceiveRequest, RejectReason, ResourceCounts,
-    SendRequest, VerbsError,
+    AccessFlags, Address, AddressVector, Arm, Completion, CompletionQueue, ConnectionRequest,
+    DeviceAttributes, Event, Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair,
+    QueuePairAttributes, QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RemoteKey,
+    ResourceCounts, SendRequest, SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError,
 };
-use std::cell::{RefCell, RefMut};
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// One machine's handle on its NIC. It moves no time: its network does.
@@ -22,16 +26,6 @@ pub struct SimProvider {
     machine: usize,
 }
 
-const QUEUE_PAIRS_MAX: u32 = 1 << 16;
-const QUEUE_ENTRIES_MAX: u32 = 1 << 20;
-const QUEUE_PAIR_REQUESTS_MAX: u32 = 1 << 14;
-const ENTRIES_MAX: u32 = 64;
-/// Bytes that a machine can register.
-const REGION_LENGTH_MAX: u64 = 1 << 36;
-/// Regions start at multiples of this, with at least as much unused between them, so that running
-/// off a region never reaches another.
-const REGION_ALIGNMENT: u64 = 1 << 16;
-
 impl SimProvider {
     pub(super) const fn new(network: Rc<RefCell<Inner>>, machine: usize) -> Self {
         Self { network, machine }
@@ -40,115 +34,102 @@ impl SimProvider {
     /// The bytes of a region, shared with the NIC: what a program does to registered memory
     /// without asking anybody. Do not hold a borrow while the network advances. `None` if the
     /// region is gone.
-    pub fn region_memory(&self, region: &MemoryRegion) -> Option<Rc<RefCell<Vec<u8>>>> {
-        let network = self.network.borrow();
-        let found = network.machines[self.machine]
-            .regions
-            .get(&region.local_key.0)?;
-        Some(Rc::clone(&found.memory))
+    pub fn region_memory(&self, region: &MemoryRegion) -> Option<Rc<RefCell<RegionMemory>>> {
+        self.look(|nic| {
+            let number = nic.adapter.region_number(region.local_key)?;
+            nic.hardware.memory.shared(number)
+        })
     }
 
     /// True if an event or a completion waits to be polled.
     pub fn has_work(&self) -> bool {
-        let network = self.network.borrow();
-        let machine = &network.machines[self.machine];
-        !machine.events.is_empty() || machine.queues.iter().any(|queue| !queue.entries.is_empty())
+        self.look(|nic| nic.adapter.has_work())
     }
 
-    fn here(&self) -> RefMut<'_, Machine> {
-        RefMut::map(self.network.borrow_mut(), |network| {
-            &mut network.machines[self.machine]
+    /// Since when a queue pair's peer has answered nothing new though a request is under way: what
+    /// a watchdog looks at.
+    pub fn waiting_since(&self, queue_pair: QueuePair) -> Option<Time> {
+        self.look(|nic| nic.adapter.engine(queue_pair)?.waiting_since())
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.look(Nic::counters)
+    }
+
+    /// What connection management holds, of ended connections too.
+    pub fn manager_counts(&self) -> cm::ManagerCounts {
+        self.look(|nic| nic.adapter.manager_counts())
+    }
+
+    /// Queue pair numbers that cannot be given out, of ended connections too.
+    pub fn numbers_in_use(&self) -> usize {
+        self.look(|nic| nic.adapter.numbers_in_use())
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&Nic) -> R) -> R {
+        look(&self.network.borrow().machines[self.machine])
+    }
+
+    fn nic<R>(&self, call: impl FnOnce(&mut Nic, &mut Environment) -> R) -> R {
+        let mut network = self.network.borrow_mut();
+        let Inner {
+            environment,
+            machines,
+            ..
+        } = &mut *network;
+        call(&mut machines[self.machine], environment)
+    }
+
+    fn with<R>(&self, call: impl FnOnce(&mut ChannelAdapter, &mut Around<'_>) -> R) -> R {
+        self.nic(|nic, environment| nic.with(environment, call))
+    }
+
+    /// A region's memory, and the part of it that a program names.
+    fn region_part(
+        &self,
+        region: &MemoryRegion,
+        offset: u64,
+        length: usize,
+    ) -> Result<(Rc<RefCell<RegionMemory>>, Range<usize>), VerbsError> {
+        self.look(|nic| {
+            let (number, range) = nic.adapter.region_part(region, offset, length)?;
+            let memory = nic.hardware.memory.shared(number);
+            Ok((memory.ok_or(VerbsError::UnknownHandle("region"))?, range))
         })
-    }
-
-    const fn place(&self, queue_pair: QueuePair) -> Place {
-        Place {
-            machine: self.machine,
-            queue_pair,
-        }
-    }
-
-    fn phase(&self, queue_pair: QueuePair) -> Result<Phase, VerbsError> {
-        let network = self.network.borrow();
-        let record = network.machines[self.machine].queue_pair(queue_pair);
-        record.map(|record| record.phase).ok_or(NO_QUEUE_PAIR)
-    }
-
-    /// A queue pair in Init that is not connecting, and private data that fits.
-    fn may_connect(&self, queue_pair: QueuePair, private_data: &[u8]) -> Result<(), VerbsError> {
-        let network = self.network.borrow();
-        let record = network.machines[self.machine].queue_pair(queue_pair);
-        let record = record.ok_or(NO_QUEUE_PAIR)?;
-        if record.phase != Phase::Init {
-            return Err(VerbsError::InvalidState(record.state()));
-        }
-        private_data_fits(private_data)
     }
 }
 
-pub(super) const NO_QUEUE_PAIR: VerbsError = VerbsError::UnknownHandle("queue pair");
-/// Calls on the NIC of a killed machine fail as they would after a surprise removal (ENODEV).
-const KILLED: VerbsError = VerbsError::System {
-    call: "a killed machine's NIC",
-    errno: 19,
-};
+/// The service of a name. The first byte is that of services that hosts administer themselves (IB
+/// spec annex A3.2.3.1); the rest is FNV-1a.
+pub(super) fn service_of(name: &str) -> ServiceId {
+    let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    });
+    ServiceId(0x02 << 56 | hash >> 8)
+}
 
-fn private_data_fits(private_data: &[u8]) -> Result<(), VerbsError> {
-    let (asked, allowed) = (private_data.len() as u64, PRIVATE_DATA_MAX as u64);
-    limit("private data", asked, allowed)
+fn name_of(address: &Address) -> Result<&str, VerbsError> {
+    match address {
+        Address::Sim(name) => Ok(name),
+        _ => Err(VerbsError::UnsupportedAddress),
+    }
 }
 
 impl Provider for SimProvider {
     fn attributes(&self) -> DeviceAttributes {
-        DeviceAttributes {
-            name: "sim",
-            queue_pairs_max: QUEUE_PAIRS_MAX,
-            completion_queue_entries_max: QUEUE_ENTRIES_MAX,
-            queue_pair_requests_max: QUEUE_PAIR_REQUESTS_MAX,
-            entries_max: ENTRIES_MAX,
-            message_length_max: self.network.borrow().config.message_length_max,
-        }
+        self.look(|nic| nic.adapter.attributes())
     }
 
     fn resource_counts(&self) -> ResourceCounts {
-        let machine = self.here();
-        let connecting =
-            |record: &&QueuePairRecord| matches!(record.phase, Phase::Connecting { .. });
-        ResourceCounts {
-            protection_domains: machine.domains.len(),
-            memory_regions: machine.regions.len(),
-            completion_queues: machine.queues.len(),
-            queue_pairs: machine.queue_pairs.len(),
-            listeners: machine.listeners.len(),
-            connection_state: machine.requests.len()
-                + machine.queue_pairs.iter().filter(connecting).count(),
-        }
+        self.look(|nic| nic.adapter.resource_counts())
     }
 
     fn create_protection_domain(&mut self) -> Result<ProtectionDomain, VerbsError> {
-        let mut machine = self.here();
-        if !machine.alive {
-            return Err(KILLED);
-        }
-        let (index, generation) = machine.domains.insert(|_, _| ());
-        Ok(ProtectionDomain { index, generation })
+        self.with(|adapter, _| adapter.create_protection_domain())
     }
 
     fn destroy_protection_domain(&mut self, domain: ProtectionDomain) -> Result<(), VerbsError> {
-        let mut machine = self.here();
-        let used = machine
-            .regions
-            .values()
-            .any(|region| region.domain == domain)
-            || machine
-                .queue_pairs
-                .iter()
-                .any(|record| record.domain == domain);
-        if used {
-            return Err(VerbsError::Busy("protection domain"));
-        }
-        let removed = machine.domains.remove(domain.index, domain.generation);
-        removed.ok_or(VerbsError::UnknownHandle("protection domain"))
+        self.with(|adapter, _| adapter.destroy_protection_domain(domain))
     }
 
     fn allocate_region(
@@ -157,48 +138,11 @@ impl Provider for SimProvider {
         length: u64,
         access: AccessFlags,
     ) -> Result<MemoryRegion, VerbsError> {
-        limit("length of a region", length, REGION_LENGTH_MAX)?;
-        let mut machine = self.here();
-        if machine
-            .domains
-            .get(domain.index, domain.generation)
-            .is_none()
-        {
-            return Err(VerbsError::UnknownHandle("protection domain"));
-        }
-        let limit_reached = VerbsError::LimitExceeded {
-            what: "keys ever issued",
-            asked: u64::from(u32::MAX) + 1,
-            limit: u64::from(u32::MAX),
-        };
-        let local_key = LocalKey(machine.issue_key().ok_or(limit_reached)?);
-        let handle = MemoryRegion {
-            local_key,
-            remote_key: remote_key_of(local_key),
-            address: machine.next_address,
-            length,
-        };
-        machine.next_address += length.next_multiple_of(REGION_ALIGNMENT) + REGION_ALIGNMENT;
-        let region = Region {
-            handle,
-            domain,
-            access,
-            memory: Rc::new(RefCell::new(vec![0; length as usize])),
-        };
-        machine.regions.insert(local_key.0, region);
-        Ok(handle)
+        self.with(|adapter, around| adapter.allocate_region(around, domain, length, access))
     }
 
     fn deregister_region(&mut self, region: &MemoryRegion) -> Result<(), VerbsError> {
-        let mut machine = self.here();
-        if !machine.regions.contains_key(&region.local_key.0) {
-            return Err(VerbsError::UnknownHandle("region"));
-        }
-        if machine.is_posted(region.local_key.0) {
-            return Err(VerbsError::Busy("region"));
-        }
-        machine.regions.remove(&region.local_key.0);
-        Ok(())
+        self.with(|adapter, around| adapter.deregister_region(around, region))
     }
 
     fn read_region(
@@ -207,9 +151,7 @@ impl Provider for SimProvider {
         offset: u64,
         into: &mut [u8],
     ) -> Result<(), VerbsError> {
-        let memory = self.region_memory(region);
-        let memory = memory.ok_or(VerbsError::UnknownHandle("region"))?;
-        let range = range_of(region, offset, into.len())?;
+        let (memory, range) = self.region_part(region, offset, into.len())?;
         into.copy_from_slice(&memory.borrow()[range]);
         Ok(())
     }
@@ -220,45 +162,40 @@ impl Provider for SimProvider {
         offset: u64,
         from: &[u8],
     ) -> Result<(), VerbsError> {
-        let memory = self.region_memory(region);
-        let memory = memory.ok_or(VerbsError::UnknownHandle("region"))?;
-        let range = range_of(region, offset, from.len())?;
+        let (memory, range) = self.region_part(region, offset, from.len())?;
         memory.borrow_mut()[range].copy_from_slice(from);
         Ok(())
     }
 
+    fn allocate_window(&mut self, domain: ProtectionDomain) -> Result<RemoteKey, VerbsError> {
+        self.with(|adapter, _| adapter.allocate_window(domain))
+    }
+
+    fn next_window_key(&self, window: RemoteKey) -> Result<RemoteKey, VerbsError> {
+        self.look(|nic| nic.adapter.next_window_key(window))
+    }
+
+    fn deallocate_window(&mut self, window: RemoteKey) -> Result<(), VerbsError> {
+        self.with(|adapter, _| adapter.deallocate_window(window))
+    }
+
     fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError> {
-        let (asked, allowed) = (u64::from(entries), u64::from(QUEUE_ENTRIES_MAX));
-        limit("entries of a completion queue", asked, allowed)?;
-        let mut machine = self.here();
-        if !machine.alive {
-            return Err(KILLED);
-        }
-        let queue = Queue {
-            capacity: entries,
-            reserved: 0,
-            entries: VecDeque::new(),
-        };
-        let (index, generation) = machine.queues.insert(|_, _| queue);
-        Ok(CompletionQueue { index, generation })
+        self.with(|adapter, _| adapter.create_completion_queue(entries, true))
+    }
+
+    fn create_overcommitted_completion_queue(
+        &mut self,
+        entries: u32,
+    ) -> Result<CompletionQueue, VerbsError> {
+        self.with(|adapter, _| adapter.create_completion_queue(entries, false))
     }
 
     fn destroy_completion_queue(&mut self, queue: CompletionQueue) -> Result<(), VerbsError> {
-        let mut machine = self.here();
-        if machine
-            .queue_pairs
-            .iter()
-            .any(|record| record.queue == queue)
-        {
-            return Err(VerbsError::Busy("completion queue"));
-        }
-        let removed = machine.queues.remove(queue.index, queue.generation);
-        let removed = removed.ok_or(VerbsError::UnknownHandle("completion queue"))?;
-        debug_assert!(
-            removed.entries.is_empty(),
-            "destroyed queue pairs left completions"
-        );
-        Ok(())
+        self.with(|adapter, around| {
+            adapter.destroy_completion_queue(queue)?;
+            around.hardware.doubled.retain(|it| it.into != queue);
+            Ok(())
+        })
     }
 
     fn poll_completion_queue(
@@ -267,118 +204,85 @@ impl Provider for SimProvider {
         max: usize,
         into: &mut Vec<Completion>,
     ) -> Result<usize, VerbsError> {
-        let mut machine = self.here();
-        let machine = &mut *machine;
-        let found = machine.queues.get_mut(queue.index, queue.generation);
-        let found = found.ok_or(VerbsError::UnknownHandle("completion queue"))?;
-        let count = found.entries.len().min(max);
-        for entry in found.entries.drain(..count) {
-            into.push(entry.completion);
-            let queue_pair = entry.completion.queue_pair;
-            let owner = machine
-                .queue_pairs
-                .get_mut(queue_pair.index, queue_pair.generation);
-            match (owner, entry.reclaims) {
-                (Some(record), Reclaims::SendsUpTo(sent)) => record.sends_reclaimed = sent,
-                (Some(record), Reclaims::OneReceive) => record.receives_reclaimed += 1,
-                (None, _) => {}
-            }
-        }
-        Ok(count)
+        self.with(|adapter, around| adapter.poll_completion_queue(around, queue, max, into))
     }
 
-    fn create_queue_pair(
+    fn arm_completion_queue(
+        &mut self,
+        queue: CompletionQueue,
+        arm: Arm,
+    ) -> Result<bool, VerbsError> {
+        self.with(|adapter, _| adapter.arm_completion_queue(queue, arm))
+    }
+
+    fn create_shared_receive_queue(
         &mut self,
         domain: ProtectionDomain,
-        queue: CompletionQueue,
-        capabilities: QueuePairCapabilities,
-    ) -> Result<QueuePair, VerbsError> {
-        let requests_max = u64::from(QUEUE_PAIR_REQUESTS_MAX);
-        limit(
-            "send requests",
-            u64::from(capabilities.send_requests_max),
-            requests_max,
-        )?;
-        limit(
-            "receive requests",
-            u64::from(capabilities.receive_requests_max),
-            requests_max,
-        )?;
-        limit(
-            "entries",
-            u64::from(capabilities.entries_max),
-            u64::from(ENTRIES_MAX),
-        )?;
-        let mut machine = self.here();
-        let queue_pairs = machine.queue_pairs.len() as u64 + 1;
-        limit("queue pairs", queue_pairs, u64::from(QUEUE_PAIRS_MAX))?;
-        if machine
-            .domains
-            .get(domain.index, domain.generation)
-            .is_none()
-        {
-            return Err(VerbsError::UnknownHandle("protection domain"));
-        }
-        let ledger = machine.queues.get_mut(queue.index, queue.generation);
-        let ledger = ledger.ok_or(VerbsError::UnknownHandle("completion queue"))?;
-        let record = QueuePairRecord::new(domain, queue, capabilities);
-        let needed = record.completions_max();
-        let free = ledger.capacity - ledger.reserved;
-        if needed > free {
-            return Err(VerbsError::CompletionQueueTooSmall { needed, free });
-        }
-        ledger.reserved += needed;
-        let (index, generation) = machine.queue_pairs.insert(|_, _| record);
-        Ok(QueuePair { index, generation })
+        capabilities: SharedReceiveQueueCapabilities,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        self.with(|adapter, _| adapter.create_shared_receive_queue(domain, capabilities))
+    }
+
+    fn destroy_shared_receive_queue(
+        &mut self,
+        queue: SharedReceiveQueue,
+    ) -> Result<(), VerbsError> {
+        self.with(|adapter, _| adapter.destroy_shared_receive_queue(queue))
+    }
+
+    fn post_shared_receive(
+        &mut self,
+        queue: SharedReceiveQueue,
+        request: &ReceiveRequest,
+    ) -> Result<(), VerbsError> {
+        self.with(|adapter, around| adapter.post_shared_receive(around, queue, request))?;
+        self.nic(|nic, environment| nic.wake_waiting_peers(environment));
+        Ok(())
+    }
+
+    fn arm_shared_receive_queue(
+        &mut self,
+        queue: SharedReceiveQueue,
+        limit: u32,
+    ) -> Result<(), VerbsError> {
+        self.with(|adapter, _| adapter.arm_shared_receive_queue(queue, limit))
+    }
+
+    fn query_shared_receive_queue(&self, queue: SharedReceiveQueue) -> Result<u32, VerbsError> {
+        self.look(|nic| nic.adapter.query_shared_receive_queue(queue))
+    }
+
+    fn create_queue_pair(&mut self, init: &QueuePairInit) -> Result<QueuePair, VerbsError> {
+        self.with(|adapter, _| adapter.create_queue_pair(init))
     }
 
     fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
-        let network = self.network.borrow();
-        let record = network.machines[self.machine].queue_pair(queue_pair);
-        record.map(QueuePairRecord::state).ok_or(NO_QUEUE_PAIR)
+        self.look(|nic| nic.adapter.query_queue_pair(queue_pair))
     }
 
-    fn modify_to_init(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        let mut machine = self.here();
-        let record = machine.queue_pair_mut(queue_pair).ok_or(NO_QUEUE_PAIR)?;
-        if record.phase != Phase::Reset {
-            return Err(VerbsError::InvalidState(record.state()));
-        }
-        record.phase = Phase::Init;
-        Ok(())
+    fn query_attributes(&self, queue_pair: QueuePair) -> Result<QueuePairAttributes, VerbsError> {
+        self.look(|nic| nic.adapter.query_attributes(queue_pair))
     }
 
-    fn modify_to_error(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        match self.phase(queue_pair)? {
-            Phase::Reset => return Err(VerbsError::InvalidState(QueuePairState::Reset)),
-            Phase::Error { .. } => {}
-            _ => {
-                let place = self.place(queue_pair);
-                self.network.borrow_mut().end_connection(place);
-            }
-        }
-        Ok(())
+    fn queue_pair_number(&self, queue_pair: QueuePair) -> Result<QueuePairNumber, VerbsError> {
+        self.look(|nic| nic.adapter.queue_pair_number(queue_pair))
+    }
+
+    fn port_address(&self) -> AddressVector {
+        self.look(|nic| nic.adapter.port_address())
+    }
+
+    fn modify_queue_pair(
+        &mut self,
+        queue_pair: QueuePair,
+        to: QueuePairState,
+        attributes: &QueuePairAttributes,
+    ) -> Result<(), VerbsError> {
+        self.with(|adapter, around| adapter.modify_queue_pair(around, queue_pair, to, attributes))
     }
 
     fn destroy_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        self.phase(queue_pair)?;
-        let place = self.place(queue_pair);
-        self.network.borrow_mut().end_connection(place);
-        let mut machine = self.here();
-        let removed = machine
-            .queue_pairs
-            .remove(queue_pair.index, queue_pair.generation);
-        let record = removed.ok_or(NO_QUEUE_PAIR)?;
-        let queue = machine
-            .queues
-            .get_mut(record.queue.index, record.queue.generation);
-        if let Some(queue) = queue {
-            queue.reserved -= record.completions_max();
-            queue
-                .entries
-                .retain(|entry| entry.completion.queue_pair != queue_pair);
-        }
-        Ok(())
+        self.with(|adapter, around| adapter.destroy_queue_pair(around, queue_pair))
     }
 
     fn post_send(
@@ -386,8 +290,7 @@ impl Provider for SimProvider {
         queue_pair: QueuePair,
         request: &SendRequest,
     ) -> Result<(), VerbsError> {
-        let place = self.place(queue_pair);
-        self.network.borrow_mut().post_send(place, request)
+        self.with(|adapter, around| adapter.post_send(around, queue_pair, request))
     }
 
     fn post_receive(
@@ -395,54 +298,28 @@ impl Provider for SimProvider {
         queue_pair: QueuePair,
         request: &ReceiveRequest,
     ) -> Result<(), VerbsError> {
-        let place = self.place(queue_pair);
-        self.network.borrow_mut().post_receive(place, request)
+        self.with(|adapter, around| adapter.post_receive(around, queue_pair, request))?;
+        self.nic(|nic, environment| nic.wake_waiting_peers(environment));
+        Ok(())
     }
 
     fn listen(&mut self, address: &Address) -> Result<Listener, VerbsError> {
-        let Address::Sim(name) = address else {
-            return Err(VerbsError::UnsupportedAddress);
-        };
-        let mut network = self.network.borrow_mut();
-        if !network.machines[self.machine].alive {
-            return Err(KILLED);
-        }
-        let used = network.machine_at(name).is_some_and(|owner| {
-            network.machines[owner]
-                .listeners
-                .iter()
-                .any(|listened| listened == name)
-        });
-        if used {
-            return Err(VerbsError::AddressInUse);
-        }
-        let machine_name = network.machines[self.machine].name.clone();
-        network.addresses.insert(name.clone(), machine_name);
-        let listeners = &mut network.machines[self.machine].listeners;
-        let (index, generation) = listeners.insert(|_, _| name.clone());
-        Ok(Listener { index, generation })
+        let name = name_of(address)?;
+        let used_elsewhere = self.network.borrow().is_listened_for(name, self.machine);
+        self.with(|adapter, around| {
+            adapter.check_present()?;
+            if used_elsewhere {
+                return Err(VerbsError::AddressInUse);
+            }
+            let listener = adapter.listen(service_of(name))?;
+            let addresses = &mut around.environment.addresses;
+            addresses.insert(name.to_owned(), around.hardware.place);
+            Ok(listener)
+        })
     }
 
     fn close_listener(&mut self, listener: Listener) -> Result<(), VerbsError> {
-        let mut network = self.network.borrow_mut();
-        let machine = &mut network.machines[self.machine];
-        let removed = machine
-            .listeners
-            .remove(listener.index, listener.generation);
-        removed.ok_or(VerbsError::UnknownHandle("listener"))?;
-        let mut peers = Vec::new();
-        for ((index, generation), waiting) in machine.requests.entries() {
-            if waiting.listener == listener {
-                peers.push((index, generation, waiting.peer));
-            }
-        }
-        for (index, generation, peer) in peers {
-            network.machines[self.machine]
-                .requests
-                .remove(index, generation);
-            network.send_rejection(self.machine, peer, RejectReason::ConsumerReject, &[]);
-        }
-        Ok(())
+        self.with(|adapter, around| adapter.close_listener(around, listener))
     }
 
     fn connect(
@@ -451,14 +328,21 @@ impl Provider for SimProvider {
         address: &Address,
         private_data: &[u8],
     ) -> Result<(), VerbsError> {
-        let Address::Sim(name) = address else {
-            return Err(VerbsError::UnsupportedAddress);
-        };
-        self.may_connect(queue_pair, private_data)?;
-        let place = self.place(queue_pair);
-        let mut network = self.network.borrow_mut();
-        network.start_connecting(place, name, private_data);
-        Ok(())
+        let name = name_of(address)?;
+        self.with(|adapter, around| {
+            let place = around.environment.addresses.get(name);
+            let target = place.map(|&place| Target {
+                gid: gid_of(place),
+                service: service_of(name),
+                path_mtu: None,
+            });
+            adapter.connect(around, queue_pair, target, private_data)?;
+            if target.is_none() {
+                let at = around.environment.now + around.environment.config.latency;
+                around.schedule(at, Local::NoSuchAddress { queue_pair });
+            }
+            Ok(())
+        })
     }
 
     fn accept(
@@ -467,24 +351,7 @@ impl Provider for SimProvider {
         queue_pair: QueuePair,
         private_data: &[u8],
     ) -> Result<(), VerbsError> {
-        let waiting = self
-            .here()
-            .requests
-            .get(request.index, request.generation)
-            .is_some();
-        if !waiting {
-            return Err(VerbsError::UnknownHandle("connection request"));
-        }
-        self.may_connect(queue_pair, private_data)?;
-        let removed = self
-            .here()
-            .requests
-            .remove(request.index, request.generation);
-        let waiting = removed.ok_or(VerbsError::UnknownHandle("connection request"))?;
-        let place = self.place(queue_pair);
-        let mut network = self.network.borrow_mut();
-        network.start_accepting(place, waiting.peer, private_data);
-        Ok(())
+        self.with(|adapter, around| adapter.accept(around, request, queue_pair, private_data))
     }
 
     fn reject(
@@ -492,34 +359,15 @@ impl Provider for SimProvider {
         request: ConnectionRequest,
         private_data: &[u8],
     ) -> Result<(), VerbsError> {
-        private_data_fits(private_data)?;
-        let removed = self
-            .here()
-            .requests
-            .remove(request.index, request.generation);
-        let waiting = removed.ok_or(VerbsError::UnknownHandle("connection request"))?;
-        let reason = RejectReason::ConsumerReject;
-        let mut network = self.network.borrow_mut();
-        network.send_rejection(self.machine, waiting.peer, reason, private_data);
-        Ok(())
+        self.with(|adapter, around| adapter.reject(around, request, private_data))
     }
 
     fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        let phase = self.phase(queue_pair)?;
-        if !matches!(
-            phase,
-            Phase::ReadyToReceive { .. } | Phase::ReadyToSend { .. }
-        ) {
-            let state = self.query_queue_pair(queue_pair)?;
-            return Err(VerbsError::InvalidState(state));
-        }
-        let place = self.place(queue_pair);
-        self.network.borrow_mut().end_connection(place);
-        Ok(())
+        self.with(|adapter, around| adapter.disconnect(around, queue_pair))
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        self.here().events.pop_front()
+        self.with(|adapter, _| adapter.poll_event())
     }
 
     /// The wire is driven by [`super::SimNetwork::advance_to`], for all machines at once.
@@ -533,14 +381,13 @@ impl Provider for SimProvider {
     }
 }
 
-fn range_of(
-    region: &MemoryRegion,
-    offset: u64,
-    length: usize,
-) -> Result<core::ops::Range<usize>, VerbsError> {
-    let end = offset.checked_add(length as u64);
-    match end {
-        Some(end) if end <= region.length => Ok(offset as usize..end as usize),
-        _ => Err(VerbsError::LocalProtection),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_services_of_their_own() {
+        assert_ne!(service_of("a"), service_of("b"));
+        assert!(!service_of("a").is_ip());
     }
 }

@@ -1,259 +1,252 @@
-//! The wire and the clock: what is under way, and what happens when it arrives.
+//! The wire: packets as bytes, from one machine's link to another's.
 
-use super::machine::Machine;
-use super::network::SimNetworkConfig;
-use super::queue_pair::{Phase, RequestBody};
-use super::trace::Trace;
-use legato_base::{Duration, Random, Time};
-use legato_verbs::{
-    CompletionStatus, ConnectionEvent, Event, QueuePair, RejectReason, UnreachableReason,
-};
-use std::collections::BTreeMap;
+use super::environment::{Environment, Occurrence};
+use super::trace::Kind;
+use crate::fault::Link;
+use core::net::Ipv6Addr;
+use legato_base::{Duration, Time};
+use legato_transport::cm::Gid;
+use legato_transport::wire::icrc::{self, Envelope, ICRC_LENGTH, Network};
+use legato_transport::wire::{self, Body, Syndrome};
+use std::fmt::Write as _;
 
-/// A queue pair anywhere on the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) machine: usize,
-    pub(super) queue_pair: QueuePair,
-}
-
-/// Something that will happen on a machine at its time.
+/// A packet under way, with its invariant CRC.
 #[derive(Debug)]
-pub(super) enum Occurrence {
-    /// The NIC sends the oldest posted request that has not left yet.
-    Transmit {
-        from: Place,
-    },
-    Arrive {
-        machine: usize,
-        message: Message,
-    },
-    /// A receiver without receives is tried again.
-    RetryReceiver {
-        at: Place,
-    },
-    RetryTimer {
-        of: Place,
-    },
-    ConnectTimeout {
-        of: Place,
-    },
-    /// The silence of a killed peer has lasted long enough.
-    PeerLost {
-        of: Place,
-    },
+pub(super) struct Packet {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Longer than the packet.
+    pub(super) buffer: Vec<u8>,
+    pub(super) length: usize,
 }
 
-#[derive(Debug)]
-pub(super) enum Message {
-    ConnectRequest {
-        from: Place,
-        address: String,
-        private_data: Vec<u8>,
-    },
-    /// The sender of a connect request is no longer there.
-    Withdraw {
-        from: Place,
-    },
-    Accepted {
-        to: Place,
-        peer: Place,
-        private_data: Vec<u8>,
-    },
-    Rejected {
-        to: Place,
-        reason: RejectReason,
-        private_data: Vec<u8>,
-    },
-    NoSuchAddress {
-        to: Place,
-    },
-    /// The active side is ready too.
-    Ready {
-        to: Place,
-    },
-    Request {
-        to: Place,
-        sequence: u64,
-        body: RequestBody,
-    },
-    Response {
-        to: Place,
-        sequence: u64,
-        result: Result<Vec<u8>, CompletionStatus>,
-    },
-    Disconnect {
-        to: Place,
-    },
+/// Bytes in front of a packet on an Ethernet: MAC header and its CRC, IPv6 and UDP.
+const FRAMING: usize = 18 + 40 + 8;
+/// A NIC gives its link no more than it sends in this time, so that queue pairs share it.
+const BACKLOG: Duration = Duration::from_micros(50);
+const PORT: u16 = 4791;
+
+/// Places have addresses of fd00::/16, which nobody routes.
+pub(super) const fn gid_of(place: usize) -> Gid {
+    Gid::from_ipv6(Ipv6Addr::from_bits(
+        0xFD00 << 112 | (place as u128 + 1) & 0xFFFF_FFFF,
+    ))
 }
 
-#[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) now: Time,
-    pub(super) config: SimNetworkConfig,
-    pub(super) random: Random,
-    pub(super) trace: Trace,
-    pub(super) machines: Vec<Machine>,
-    /// The latest incarnation of each machine.
-    pub(super) names: BTreeMap<String, usize>,
-    /// The machine that last listened at each address.
-    pub(super) addresses: BTreeMap<String, String>,
-    /// By time, then in the order in which they were scheduled.
-    pub(super) future: BTreeMap<(Time, u64), Occurrence>,
-    pub(super) scheduled: u64,
+/// The place that has this address.
+pub(super) fn place_of(gid: [u8; 16], places: usize) -> Option<usize> {
+    let number = Ipv6Addr::from(gid).to_bits().checked_sub(0xFD00 << 112)?;
+    let place = usize::try_from(number.checked_sub(1)?).ok()?;
+    (place < places).then_some(place)
 }
 
-impl Inner {
-    /// The machine that answers at an address now, dead or alive.
-    pub(super) fn machine_at(&self, address: &str) -> Option<usize> {
-        self.names.get(self.addresses.get(address)?).copied()
+fn envelope(from: usize, to: usize) -> Envelope {
+    Envelope {
+        network: Network::Ipv6 {
+            source: Ipv6Addr::from(gid_of(from).0),
+            destination: Ipv6Addr::from(gid_of(to).0),
+        },
+        source_port: PORT,
+        destination_port: PORT,
+    }
+}
+
+impl Packet {
+    /// The bytes that its CRC covers, if they are what was sent.
+    pub(super) fn checked(&self) -> Option<&[u8]> {
+        let bytes = self.buffer.get(..self.length)?;
+        icrc::check(&envelope(self.from, self.to), bytes).ok()
     }
 
-    pub(super) fn schedule(&mut self, time: Time, occurrence: Occurrence) {
-        self.scheduled += 1;
-        self.future.insert((time, self.scheduled), occurrence);
+    /// The CRC stands for all of it.
+    fn digest(&self) -> u64 {
+        let mut word = self.length as u64;
+        for &byte in &self.buffer[self.length.saturating_sub(ICRC_LENGTH)..self.length] {
+            word = word << 8 | u64::from(byte);
+        }
+        word
     }
 
-    /// Puts a message on the wire; `from` is the queue pair whose messages stay in order, if it
-    /// still exists.
-    pub(super) fn send(&mut self, from: Place, machine: usize, size: usize, message: Message) {
-        let jitter = self.random.below(self.config.jitter.as_nanos() + 1);
+    fn flip(&mut self, bit: u32) {
+        let bit = bit as usize % (self.length * 8).max(1);
+        if let Some(byte) = self.buffer.get_mut(bit / 8) {
+            *byte ^= 1 << (bit % 8);
+        }
+    }
+}
+
+impl Environment {
+    /// When a machine's NIC may give its link more; now, if it is not busy.
+    pub(super) fn link_has_room(&self, place: usize) -> Time {
+        let busy = self.places[place].link_free.since(self.now);
+        if busy <= BACKLOG {
+            return self.now;
+        }
+        self.now + (busy - BACKLOG)
+    }
+
+    /// Puts a packet on the wire: `length` bytes, to which the CRC is added. None sent later with
+    /// the same `order` arrives earlier, unless a fault lets it.
+    pub(super) fn send(
+        &mut self,
+        from: usize,
+        to: usize,
+        order: &mut Time,
+        mut buffer: Vec<u8>,
+        length: usize,
+    ) {
+        let Ok(length) = icrc::append(&envelope(from, to), &mut buffer, length) else {
+            return self.give_buffer(buffer);
+        };
+        let packet = Packet {
+            from,
+            to,
+            buffer,
+            length,
+        };
+        self.trace_packet(Kind::Sent, &packet, "->");
+        if !self.places[from].link_is_up {
+            return self.give_buffer(packet.buffer);
+        }
+        let size = (length + FRAMING) as u128;
         let duration = self.config.bytes_per_second.map_or(0, |rate| {
-            (size as u128 * 1_000_000_000 / u128::from(rate.max(1))) as u64
+            (size * 1_000_000_000 / u128::from(rate.max(1))) as u64
         });
-        let sender = &mut self.machines[from.machine];
-        let left = sender.link_free.max(self.now) + Duration::from_nanos(duration);
-        sender.link_free = left;
-        let mut arrival = left + self.config.latency + Duration::from_nanos(jitter);
-        if let Some(record) = sender.queue_pair_mut(from.queue_pair) {
-            arrival = arrival.max(record.last_arrival);
-            record.last_arrival = arrival;
-        }
-        self.schedule(arrival, Occurrence::Arrive { machine, message });
+        let jitter = self.some_of(self.config.jitter);
+        let left = self.places[from].link_free.max(self.now) + Duration::from_nanos(duration);
+        self.places[from].link_free = left;
+        let arrival = (left + self.config.latency + jitter).max(*order);
+        *order = arrival;
+        self.deliver(arrival, packet);
     }
 
-    pub(super) fn event(&mut self, machine: usize, event: Event) {
-        let kind = match &event {
-            Event::Async(_) => 2,
-            Event::Connection(ConnectionEvent::Requested { .. }) => 3,
-            Event::Connection(ConnectionEvent::Established { .. }) => 4,
-            Event::Connection(ConnectionEvent::Rejected { .. }) => 5,
-            Event::Connection(ConnectionEvent::Unreachable { .. }) => 6,
-            Event::Connection(ConnectionEvent::Disconnected { .. }) => 7,
-        };
-        self.trace.at(self.now, kind, machine);
-        self.machines[machine].events.push_back(event);
-    }
-
-    pub(super) fn happen(&mut self, occurrence: Occurrence) {
-        let machine = match &occurrence {
-            Occurrence::Arrive { machine, .. } => *machine,
-            Occurrence::Transmit { from: place }
-            | Occurrence::RetryReceiver { at: place }
-            | Occurrence::RetryTimer { of: place }
-            | Occurrence::ConnectTimeout { of: place }
-            | Occurrence::PeerLost { of: place } => place.machine,
-        };
-        if !self.machines[machine].alive {
-            return;
-        }
-        if self.machines[machine].frozen {
-            self.machines[machine].held.push(occurrence);
-            return;
-        }
-        match occurrence {
-            Occurrence::Transmit { from } => self.transmit(from),
-            Occurrence::Arrive { message, .. } => self.arrive(machine, message),
-            Occurrence::RetryReceiver { at } => self.retry_receiver(at),
-            Occurrence::RetryTimer { of } => self.retry_timer(of),
-            Occurrence::ConnectTimeout { of } => self.connect_timeout(of),
-            Occurrence::PeerLost { of } => {
-                self.fail(of, CompletionStatus::RetryExceeded);
-                self.tell_disconnected(of);
+    fn deliver(&mut self, arrival: Time, packet: Packet) {
+        let mut deliveries = std::mem::take(&mut self.deliveries);
+        let (from, to) = (packet.from, packet.to);
+        let link = Link { from, to };
+        self.faults
+            .packet(self.now, link, packet.length, &mut deliveries);
+        let copies = deliveries.len();
+        let mut original = Some(packet);
+        for (number, delivery) in deliveries.drain(..).enumerate() {
+            let copy = if number + 1 == copies {
+                original.take()
+            } else {
+                original.as_ref().map(|packet| {
+                    let mut buffer = self.take_buffer(packet.length);
+                    buffer[..packet.length].copy_from_slice(&packet.buffer[..packet.length]);
+                    Packet { buffer, ..*packet }
+                })
+            };
+            if let Some(mut copy) = copy {
+                if let Some(bit) = delivery.flipped_bit {
+                    copy.flip(bit);
+                }
+                self.schedule(arrival + delivery.later, Occurrence::Arrive(copy));
             }
         }
-    }
-
-    fn arrive(&mut self, machine: usize, message: Message) {
-        self.trace_message(machine, &message);
-        match message {
-            Message::ConnectRequest {
-                from,
-                address,
-                private_data,
-            } => self.connect_requested(machine, from, &address, private_data),
-            Message::Withdraw { from } => self.withdraw(machine, from),
-            Message::Accepted {
-                to,
-                peer,
-                private_data,
-            } => self.accepted(to, peer, private_data),
-            Message::Rejected {
-                to,
-                reason,
-                private_data,
-            } => self.connect_failed(to, |queue_pair| ConnectionEvent::Rejected {
-                queue_pair,
-                reason,
-                private_data,
-            }),
-            Message::NoSuchAddress { to } => {
-                self.connect_failed(to, |queue_pair| ConnectionEvent::Unreachable {
-                    queue_pair,
-                    reason: UnreachableReason::NoSuchAddress,
-                });
-            }
-            Message::Ready { to } => self.ready(to),
-            Message::Request { to, sequence, body } => self.request_arrived(to, sequence, body),
-            Message::Response {
-                to,
-                sequence,
-                result,
-            } => self.response_arrived(to, sequence, result),
-            Message::Disconnect { to } => {
-                self.fail(to, CompletionStatus::WorkRequestFlushed);
-                self.tell_disconnected(to);
-            }
+        self.deliveries = deliveries;
+        if let Some(lost) = original {
+            self.trace_packet(Kind::Dropped, &lost, "lost");
+            self.give_buffer(lost.buffer);
         }
     }
 
-    fn trace_message(&mut self, machine: usize, message: &Message) {
-        let (kind, word, bytes): (u64, u64, &[u8]) = match message {
-            Message::ConnectRequest { private_data, .. } => (10, 0, private_data),
-            Message::Withdraw { .. } => (11, 0, &[]),
-            Message::Accepted { private_data, .. } => (12, 0, private_data),
-            Message::Rejected { private_data, .. } => (13, 0, private_data),
-            Message::NoSuchAddress { .. } => (14, 0, &[]),
-            Message::Ready { .. } => (15, 0, &[]),
-            Message::Request { sequence, body, .. } => match body {
-                RequestBody::Send(bytes) => (16, *sequence, bytes),
-                RequestBody::Write { at, bytes } => (17, at.address, bytes),
-                RequestBody::Read { at, .. } => (18, at.address, &[]),
-            },
-            Message::Response {
-                sequence, result, ..
-            } => match result {
-                Ok(bytes) => (19, *sequence, bytes),
-                Err(status) => (20, u64::from(status.code()), &[]),
-            },
-            Message::Disconnect { .. } => (21, 0, &[]),
+    pub(super) fn trace_packet(&mut self, kind: Kind, packet: &Packet, arrow: &str) {
+        let at = if matches!(kind, Kind::Arrived) {
+            packet.to
+        } else {
+            packet.from
         };
-        self.trace.at(self.now, kind, machine);
-        self.trace.word(word);
-        self.trace.bytes(bytes);
+        self.trace.at(self.now, kind, at);
+        self.trace.word(packet.digest());
+        let (from, to) = (&self.places[packet.from].name, &self.places[packet.to].name);
+        self.trace.line(self.now, || {
+            let direction = match kind {
+                Kind::Arrived => format!("{to}<-{from} {arrow}"),
+                _ => format!("{from}{arrow}{to}"),
+            };
+            format!("{direction} {}", describe(packet))
+        });
+    }
+}
+
+/// What a packet is, for a reader.
+fn describe(packet: &Packet) -> String {
+    let end = packet.length.saturating_sub(ICRC_LENGTH);
+    let bytes = packet.buffer.get(..end).unwrap_or_default();
+    let parsed = match wire::Packet::parse(bytes) {
+        Ok(parsed) => parsed,
+        Err(error) => return error.to_string(),
+    };
+    let mut text = format!(
+        "{:?} qp {} psn {:?} len {}",
+        parsed.body.opcode(),
+        parsed.base.destination.get(),
+        parsed.base.sequence,
+        parsed.payload.len()
+    );
+    if let Body::Acknowledge(acknowledgement) = parsed.body {
+        // A String takes everything.
+        let _ = match acknowledgement.syndrome {
+            Syndrome::Acknowledged { .. } => Ok(()),
+            Syndrome::ReceiverNotReady(_) => write!(text, " receiver not ready"),
+            Syndrome::Refused(code) => write!(text, " refused: {code:?}"),
+        };
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_a_place() {
+        for place in [0, 1, 70_000] {
+            assert_eq!(place_of(gid_of(place).0, 70_001), Some(place));
+        }
+        assert_eq!(place_of(gid_of(3).0, 3), None);
+        assert_eq!(place_of([0; 16], 3), None);
+        assert_eq!(place_of([0xFF; 16], 3), None);
     }
 
-    /// The connection of `at` is over: its owner hears of it once.
-    pub(super) fn tell_disconnected(&mut self, at: Place) {
-        let Some(record) = self.machines[at.machine].queue_pair_mut(at.queue_pair) else {
-            return;
+    /// V-13: the CRC covers every bit but those that routers may change.
+    #[test]
+    fn v_13_every_flipped_bit_is_found() {
+        let base = wire::BaseHeader {
+            destination: legato_transport::QueuePairNumber::new(0x1234),
+            sequence: legato_transport::PacketSequenceNumber::new(7),
+            acknowledge: true,
+            solicited: false,
+            forward_congestion: false,
+            backward_congestion: false,
         };
-        record.phase = Phase::Error { peer: None };
-        if std::mem::replace(&mut record.told, true) {
-            return;
+        let mut buffer = vec![0; 200];
+        let body = Body::SendOnly(wire::Extra::Nothing);
+        let length = wire::encode(&base, &body, &mut buffer, 64, |payload| {
+            payload.fill(0xA5);
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+        let length = icrc::append(&envelope(3, 4), &mut buffer, length).unwrap();
+        let mut packet = Packet {
+            from: 3,
+            to: 4,
+            buffer,
+            length,
+        };
+        assert!(packet.checked().is_some());
+        for bit in 0..length as u32 * 8 {
+            packet.flip(bit);
+            let is_masked = (32..40).contains(&bit);
+            assert_eq!(packet.checked().is_some(), is_masked, "bit {bit}");
+            packet.flip(bit);
         }
-        let queue_pair = at.queue_pair;
-        let event = ConnectionEvent::Disconnected { queue_pair };
-        self.event(at.machine, Event::Connection(event));
+        // From or for somebody else.
+        for (from, to) in [(4, 3), (3, 5), (5, 4)] {
+            (packet.from, packet.to) = (from, to);
+            assert!(packet.checked().is_none());
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::failure::FailureKind;
 use super::program::State;
 use super::state::{THREAD_PACE, World};
 use legato_base::{Duration, PageNumber, Time};
-use legato_pager::{Fault, PagerEvent, PagerFabric};
+use legato_pager::{Fault, PagerEvent, PagerFabric, SpaceId, SpacePage};
 
 /// What the agent's turn costs, and what each fault and each page adds (measured orders of
 /// magnitude: a system call, an ioctl, 0.2 us a page of a batched MOVE).
@@ -32,21 +32,20 @@ impl World {
             provider: &mut self.provider,
             now,
         };
+        if self.pager.kernel().has_ended(SpaceId::OWN) {
+            self.pager.close_own_space();
+        }
         for event in messages.events {
             self.pager.handle_space_event(event, &net);
         }
-        for (space, page) in messages.faults {
-            let page = PageNumber(page);
+        for page in messages.written {
+            self.pager.handle_written(page, now);
+        }
+        for page in messages.faults {
             let writes = self.pager.writes_in_flight();
-            self.pager.handle_fault(
-                Fault {
-                    space,
-                    page,
-                    at: now,
-                },
-                &mut net,
-            );
+            self.pager.handle_fault(Fault { page, at: now }, &mut net);
             if self.pager.writes_in_flight() > writes {
+                let page = page.page();
                 return Err(FailureKind::WriteInFault { page });
             }
         }
@@ -83,7 +82,9 @@ impl World {
                 page,
                 since,
             } = thread.state
-                && woken.binary_search(&(thread.space, page)).is_ok()
+                && woken
+                    .binary_search(&SpacePage::new(thread.space, PageNumber(page)))
+                    .is_ok()
             {
                 thread.state = State::Running { operation, since };
                 thread.at = at + Duration::from_nanos(self.random.below(THREAD_PACE));

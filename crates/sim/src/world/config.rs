@@ -5,6 +5,15 @@ use super::failure::{Failure, FailureKind};
 use crate::provider::SimNetworkConfig;
 use legato_base::{Bytes, Duration, Random, Time};
 
+/// When pages can leave a forked child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attaching {
+    /// Sooner or later, or never.
+    ByChance,
+    /// When a test says so.
+    ByHand,
+}
+
 /// The world of a seed.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldConfig {
@@ -23,6 +32,7 @@ pub struct WorldConfig {
     pub network: SimNetworkConfig,
     /// Draws all of the above but `seed` and `steps` from the seed, so that the two name a world.
     pub varied: bool,
+    pub attaching: Attaching,
     /// For tests of the checks themselves.
     pub defect: Option<Defect>,
 }
@@ -41,11 +51,13 @@ impl Default for WorldConfig {
             threads: 3,
             kill_node: None,
             network: SimNetworkConfig {
-                retry_timeout: Duration::from_millis(20),
-                detection_time: Duration::from_millis(30),
+                // 4 x 4.2 ms.
+                timeout: 10,
+                detection_time: Some(Duration::from_millis(30)),
                 ..SimNetworkConfig::default()
             },
             varied: true,
+            attaching: Attaching::ByChance,
             defect: None,
         }
     }

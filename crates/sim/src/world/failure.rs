@@ -24,6 +24,8 @@ pub enum FailureKind {
     WriteInFault { page: PageNumber },
     #[error("the pager gave up: {0:?}")]
     GaveUp(PagerEvent),
+    #[error("the pager counts wrong: {0}")]
+    Miscounted(&'static str),
     #[error("nothing happens any more: {0}")]
     Stuck(&'static str),
     #[error("{count} {what} left over at the end")]

@@ -1,6 +1,7 @@
 //! Frames as bytes of registered regions: what the pager writes is what the NIC sends, whenever it
 //! gets round to it.
 
+use crate::provider::RegionMemory;
 use legato_base::PAGE_SIZE;
 use legato_base::wire::slot::SLOT_HEADER_SIZE;
 use legato_pager::{FrameIndex, FrameMemory};
@@ -15,7 +16,7 @@ const SCRIBBLE: u8 = 0xDB;
 #[derive(Clone, Debug)]
 pub struct Registered {
     pub region: MemoryRegion,
-    pub bytes: Rc<RefCell<Vec<u8>>>,
+    pub bytes: Rc<RefCell<RegionMemory>>,
 }
 
 /// The bytes of all frames and their headers.
@@ -25,6 +26,8 @@ pub struct SimFrames {
     headers: Registered,
     /// Frames that have memory.
     backed: Vec<bool>,
+    /// Frames whose memory was moved out of the program: somebody may still refer to it.
+    foreign: Vec<bool>,
     backed_count: u64,
 }
 
@@ -35,6 +38,7 @@ impl SimFrames {
             pages,
             headers,
             backed: vec![false; frames as usize],
+            foreign: vec![false; frames as usize],
             backed_count: 0,
         }
     }
@@ -57,10 +61,26 @@ impl SimFrames {
     pub(super) fn take(&mut self, frame: u32) -> Box<[u8; PAGE_SIZE]> {
         let content = self.page(FrameIndex(frame), |page| Box::new(*page));
         self.backed[frame as usize] = false;
+        self.foreign[frame as usize] = false;
         self.backed_count -= 1;
         let start = frame as usize * PAGE_SIZE;
         self.pages.bytes.borrow_mut()[start..start + PAGE_SIZE].fill(SCRIBBLE);
         content
+    }
+
+    /// The frame's memory came from the program by a move.
+    pub(super) fn mark_foreign(&mut self, frame: u32) {
+        self.foreign[frame as usize] = true;
+    }
+
+    /// Where a frame begins that may be written.
+    fn writable_offset(&self, frame: FrameIndex) -> usize {
+        assert!(
+            !self.foreign[frame.0 as usize],
+            "frame {} has memory that was the program's",
+            frame.0
+        );
+        self.offset(frame)
     }
 
     fn offset(&self, frame: FrameIndex) -> usize {
@@ -89,7 +109,7 @@ impl FrameMemory for SimFrames {
         frame: FrameIndex,
         write: impl FnOnce(&mut [u8; PAGE_SIZE]) -> R,
     ) -> R {
-        let start = self.offset(frame);
+        let start = self.writable_offset(frame);
         let mut bytes = self.pages.bytes.borrow_mut();
         write(
             bytes[start..]
@@ -115,7 +135,7 @@ impl FrameMemory for SimFrames {
     }
 
     fn copy_page(&mut self, from: FrameIndex, to: FrameIndex) {
-        let (from, to) = (self.offset(from), self.offset(to));
+        let (from, to) = (self.offset(from), self.writable_offset(to));
         self.pages
             .bytes
             .borrow_mut()

@@ -1,21 +1,33 @@
 //! A model of the Linux side of the pager: what userfaultfd, MOVE and the program's mappings do,
 //! with their refusals.
 
+use super::config::Attaching;
 use super::defect::Defect;
 use super::frames::SimFrames;
+use super::physical::{Page, PhysicalMemory};
 use super::space::{Access, Messages, Space};
 use legato_base::{PAGE_SIZE, PageNumber, Random};
 use legato_pager::{
-    EvictError, FillError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceEvent, SpaceId,
+    Charge, EvictError, FillError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceEvent, SpaceId,
+    SpacePage,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of a mapping that is registered at a time.
 const REGISTERED_AT_A_TIME: u64 = 512;
 /// One move in so many is refused for a moment: another CPU has the page locked.
 const LOCKED_EVERY: u64 = 64;
+/// A child that pages cannot leave yet is attached in one of so many turns of the agent.
+const ATTACHED_EVERY: u64 = 40;
 /// One page in so many cannot be moved in, only copied: userfaultfd refuses some mappings.
 const COPY_ONLY_EVERY: u64 = 61;
+/// One child in so many is never attached.
+const UNATTACHABLE_EVERY: u64 = 5;
+/// One access in so many to a page that may be dropped finds it dropped.
+const DROPPED_EVERY: u64 = 3;
+
+/// One write in so many to a page that MADV_FREE left is faster than the agent.
+const WRITTEN_UNSEEN_EVERY: u64 = 8;
 
 /// The machine that the program and its forked children run on.
 #[derive(Debug)]
@@ -23,25 +35,63 @@ pub struct SimKernel {
     pub(super) frames: SimFrames,
     pub(super) spaces: BTreeMap<SpaceId, Space>,
     /// Pages whose waiting threads may try again.
-    pub(super) woken: Vec<(SpaceId, u64)>,
+    pub(super) woken: Vec<SpacePage>,
+    /// Pages that MADV_FREE left and that were written since the last read.
+    written: Vec<SpacePage>,
     random: Random,
     last_space: u32,
+    memory: PhysicalMemory,
     defect: Option<Defect>,
+    attaching: Attaching,
+    /// Nothing happens by chance: no page is locked for a moment, and every page can be moved.
+    steady: bool,
     /// Pages moved, copied and cleared since the agent's time was last counted.
     pub(super) pages_handled: u64,
+    /// How often the agent has looked for memory to take charge of.
+    pub(super) looks: u64,
 }
 
 impl SimKernel {
     pub fn new(frames: SimFrames, random: Random, defect: Option<Defect>) -> Self {
+        let own = Space {
+            attached: true,
+            ..Space::default()
+        };
         Self {
+            memory: own.memory.clone(),
             frames,
-            spaces: BTreeMap::from([(SpaceId::OWN, Space::default())]),
+            spaces: BTreeMap::from([(SpaceId::OWN, own)]),
             woken: Vec::new(),
+            written: Vec::new(),
             random,
             last_space: 0,
             defect,
+            attaching: Attaching::ByChance,
+            steady: false,
             pages_handled: 0,
+            looks: 0,
         }
+    }
+
+    #[must_use]
+    pub(super) const fn with_attaching(mut self, attaching: Attaching) -> Self {
+        self.attaching = attaching;
+        self
+    }
+
+    #[must_use]
+    pub(super) const fn steady(mut self) -> Self {
+        self.steady = true;
+        self
+    }
+
+    fn happens(&mut self, every: u64) -> bool {
+        !self.steady && self.random.ratio(1, every)
+    }
+
+    /// From now on pages can leave the space.
+    pub(super) fn attach(&mut self, space: SpaceId) {
+        self.space_mut(space).attached = true;
     }
 
     pub(super) fn space_mut(&mut self, space: SpaceId) -> &mut Space {
@@ -51,16 +101,32 @@ impl SimKernel {
     }
 
     pub(super) fn touch(&mut self, space: SpaceId, page: u64) -> Access {
+        self.drop_lazy(space, page);
         self.space_mut(space).touch(page)
     }
 
-    /// `madvise(MADV_DONTNEED)`, first half. Returns the event to wait for, if there is one; only
-    /// then is the content dropped.
+    /// The kernel drops a page that it may drop, or leaves it.
+    fn drop_lazy(&mut self, space: SpaceId, page: u64) {
+        if self.space_mut(space).lazy.contains(&page) && self.happens(DROPPED_EVERY) {
+            let range = PageRange::new(PageNumber(page), 1);
+            self.space_mut(space).zap(range);
+        }
+    }
+
+    /// `mmap` of fresh memory, over whatever is there.
+    pub(super) fn map(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
+        let event = self.unmap(space, range);
+        self.space_mut(space).map(range);
+        event
+    }
+
+    /// `madvise(MADV_DONTNEED)` or `MADV_FREE`, first half. Returns the event to wait for, if there
+    /// is one; only then is the content dropped.
     pub(super) fn announce_removal(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
         let place = self.space_mut(space);
-        let registered =
-            (range.start.0..range.end().0).any(|page| place.registered.contains(&page));
-        registered.then(|| place.report(SpaceEvent::Removed { space, range }))
+        place
+            .is_watched(range)
+            .then(|| place.report(SpaceEvent::Removed { space, range }))
     }
 
     pub(super) fn unmap(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
@@ -77,19 +143,25 @@ impl SimKernel {
         to: PageNumber,
         grow: u64,
     ) -> Option<u64> {
+        // What is at the new place goes first, with an event of its own.
+        let replaced = self.unmap(space, PageRange::new(to, from.count + grow));
         let place = self.space_mut(space);
-        place
-            .remap(from, to.0, grow)
-            .then(|| place.report(SpaceEvent::Remapped { space, from, to }))
+        if !place.remap(from, to.0, grow) {
+            return replaced;
+        }
+        // Moving a mapping ends with unmapping the old one, which is reported as well.
+        place.report(SpaceEvent::Remapped { space, from, to });
+        Some(place.report(SpaceEvent::Removed { space, range: from }))
     }
 
     pub(super) fn fork(&mut self, parent: SpaceId) -> (SpaceId, Option<u64>) {
         self.last_space += 1;
         let child = SpaceId(self.last_space);
         let place = self.space_mut(parent);
-        let copy = place.copy();
+        let mut copy = place.copy();
         let event = (!copy.registered.is_empty())
             .then(|| place.report(SpaceEvent::Forked { parent, child }));
+        copy.unattachable = self.attaching == Attaching::ByHand || self.happens(UNATTACHABLE_EVERY);
         self.spaces.insert(child, copy);
         (child, event)
     }
@@ -101,9 +173,15 @@ impl SimKernel {
         place.events.clear();
         place.faults.clear();
         place.present.clear();
-        if place.registered.is_empty() {
+        // Of what was never registered the pager does not know.
+        if place.registered.is_empty() && space != SpaceId::OWN {
             self.spaces.remove(&space);
         }
+    }
+
+    /// True if the space's process has ended and the pager has not taken note of it.
+    pub(super) fn has_ended(&self, space: SpaceId) -> bool {
+        self.spaces.get(&space).is_some_and(|space| space.ended)
     }
 
     /// True if the pager has read the event, or the space is gone with all its events.
@@ -121,12 +199,19 @@ impl SimKernel {
 
     /// Reads what waits. A read gives faults before events, so events may stay unread for a while.
     pub(super) fn read(&mut self) -> Messages {
-        let mut messages = Messages::default();
+        let mut messages = Messages {
+            written: std::mem::take(&mut self.written),
+            ..Messages::default()
+        };
+        self.attach_children();
         for (&id, space) in &mut self.spaces {
-            let faults_only = !space.faults.is_empty() && self.random.ratio(1, 4);
-            messages
-                .faults
-                .extend(space.faults.drain(..).map(|page| (id, page)));
+            let faults_only = !self.steady && !space.faults.is_empty() && self.random.ratio(1, 4);
+            messages.faults.extend(
+                space
+                    .faults
+                    .drain(..)
+                    .map(|page| SpacePage::new(id, PageNumber(page))),
+            );
             if faults_only {
                 continue;
             }
@@ -142,6 +227,33 @@ impl SimKernel {
         messages
     }
 
+    /// The program writes to a page that MADV_FREE left. Mostly the agent sees it: it protects such
+    /// pages, but a thread may be faster.
+    pub(super) fn report_written(&mut self, page: SpacePage) {
+        if !self.happens(WRITTEN_UNSEEN_EVERY) {
+            self.written.push(page);
+        }
+    }
+
+    /// Sooner or later pages can leave a child whose faults the pager serves.
+    fn attach_children(&mut self) {
+        for space in self.spaces.values_mut() {
+            let known = !space.registered.is_empty() && space.events.is_empty() && !space.ended;
+            if known
+                && !space.attached
+                && !space.unattachable
+                && self.random.ratio(1, ATTACHED_EVERY)
+            {
+                space.attached = true;
+            }
+        }
+    }
+
+    /// True if pages can leave every space.
+    pub(super) fn all_attached(&self) -> bool {
+        self.spaces.values().all(|space| space.attached)
+    }
+
     /// The mappings of a space.
     pub(super) fn mappings(&self, space: SpaceId) -> Vec<PageRange> {
         self.spaces
@@ -152,22 +264,24 @@ impl SimKernel {
 
     /// True if the page is present in the program.
     pub fn is_present(&self, page: PageNumber) -> bool {
-        self.spaces[&SpaceId::OWN].present.contains_key(&page.0)
+        let own = self.spaces.get(&SpaceId::OWN);
+        own.is_some_and(|space| space.present.contains_key(&page.0))
     }
 
-    /// Local pages of the program and the frames.
+    /// Local pages of all spaces and the frames.
     pub(super) fn resident(&self) -> u64 {
-        self.frames.backed() + self.spaces[&SpaceId::OWN].present.len() as u64
+        self.frames.backed() + self.memory.pages()
     }
 
     /// True if the address space refuses moves now.
     fn refuses(&mut self, space: SpaceId) -> bool {
         let changing = self.spaces.get(&space).is_some_and(Space::is_changing);
-        changing || self.random.ratio(1, LOCKED_EVERY)
+        changing || self.happens(LOCKED_EVERY)
     }
 
     /// Why a page cannot be filled, if it cannot.
-    fn fillable(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError> {
+    fn fillable(&mut self, page: SpacePage) -> Result<(), FillError> {
+        let (space, page) = (page.space(), page.page());
         if self.spaces.get(&space).is_none_or(|space| space.ended) {
             return Err(FillError::SpaceGone);
         }
@@ -177,46 +291,73 @@ impl SimKernel {
         let place = self.space_mut(space);
         if !place.registered.contains(&page.0) {
             Err(FillError::Gone)
-        } else if place.present.contains_key(&page.0) || place.poisoned.contains(&page.0) {
+        } else if place.present.contains_key(&page.0) {
             Err(FillError::Present)
         } else {
             Ok(())
         }
     }
 
-    fn fill(&mut self, space: SpaceId, page: PageNumber, content: Box<[u8; PAGE_SIZE]>) {
-        self.pages_handled += 1;
-        self.space_mut(space).present.insert(page.0, content);
-        self.wake(space, page);
+    /// As [`Self::fillable`]: copying replaces poison, and nothing else does.
+    fn fillable_unless_poisoned(&mut self, page: SpacePage) -> Result<(), FillError> {
+        self.fillable(page)?;
+        let poisoned = &self.space_mut(page.space()).poisoned;
+        if poisoned.contains(&page.page().0) {
+            Err(FillError::Present)
+        } else {
+            Ok(())
+        }
     }
 
-    fn move_one_in(&mut self, frame: FrameIndex, page: PageNumber) -> Result<(), FillError> {
-        self.fillable(SpaceId::OWN, page)?;
-        if page.0.is_multiple_of(COPY_ONLY_EVERY) {
+    fn fill(&mut self, page: SpacePage, content: Box<[u8; PAGE_SIZE]>) {
+        self.pages_handled += 1;
+        let content = self.memory.page(content);
+        let place = self.space_mut(page.space());
+        place.poisoned.remove(&page.page().0);
+        place.present.insert(page.page().0, content);
+        self.wake(page);
+    }
+
+    fn move_one_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError> {
+        if page.space() != SpaceId::OWN {
+            return self.copy_in(frame, page);
+        }
+        self.fillable(page)?;
+        let locked = self.space_mut(page.space()).locked.contains(&page.page().0);
+        if locked || !self.steady && page.page().0.is_multiple_of(COPY_ONLY_EVERY) {
             return Err(FillError::CopyOnly);
         }
+        self.fillable_unless_poisoned(page)?;
         let content = self.frames.take(frame.0);
-        self.fill(SpaceId::OWN, page, content);
+        self.fill(page, content);
         Ok(())
     }
 
-    fn move_one_out(&mut self, page: PageNumber, frame: FrameIndex) -> Result<(), EvictError> {
-        if self.refuses(SpaceId::OWN) {
+    fn move_one_out(&mut self, page: SpacePage, frame: FrameIndex) -> Result<(), EvictError> {
+        if self.refuses(page.space()) {
             return Err(EvictError::Again);
         }
         let torn = self.defect == Some(Defect::PagesTorn);
-        let place = self.space_mut(SpaceId::OWN);
-        if place.pinned.contains(&page.0) {
-            return Err(EvictError::Pinned);
-        }
-        if !place.registered.contains(&page.0) {
+        let space = page.space();
+        self.drop_lazy(space, page.page().0);
+        let place = self.space_mut(space);
+        let page = page.page();
+        if place.locked.contains(&page.0) || place.poisoned.contains(&page.0) {
             return Err(EvictError::Fixed);
         }
-        let mut content = place.present.remove(&page.0).ok_or(EvictError::Absent)?;
+        if place.pinned.contains(&page.0) && place.present.contains_key(&page.0) {
+            return Err(EvictError::Pinned);
+        }
+        let shared = place.present.remove(&page.0).ok_or(EvictError::Absent)?;
+        place.lazy.remove(&page.0);
+        let mut content = *shared.bytes();
         if torn && page.0.is_multiple_of(97) {
             content[PAGE_SIZE - 1] ^= 1;
         }
         self.frames.put(frame.0, &content);
+        if space == SpaceId::OWN {
+            self.frames.mark_foreign(frame.0);
+        }
         self.pages_handled += 1;
         Ok(())
     }
@@ -233,9 +374,19 @@ impl Kernel for SimKernel {
         &mut self.frames
     }
 
+    fn can_evict(&self, space: SpaceId) -> bool {
+        self.spaces
+            .get(&space)
+            .is_some_and(|space| space.attached && !space.ended)
+    }
+
+    fn moves_memory(&self, space: SpaceId) -> bool {
+        space == SpaceId::OWN
+    }
+
     fn move_out(
         &mut self,
-        page: PageNumber,
+        page: SpacePage,
         frame: FrameIndex,
         count: u32,
     ) -> (u32, Result<(), EvictError>) {
@@ -251,7 +402,7 @@ impl Kernel for SimKernel {
     fn move_in(
         &mut self,
         frame: FrameIndex,
-        page: PageNumber,
+        page: SpacePage,
         count: u32,
     ) -> (u32, Result<(), FillError>) {
         for moved in 0..count {
@@ -263,21 +414,16 @@ impl Kernel for SimKernel {
         (count, Ok(()))
     }
 
-    fn copy_in(
-        &mut self,
-        space: SpaceId,
-        frame: FrameIndex,
-        page: PageNumber,
-    ) -> Result<(), FillError> {
-        self.fillable(space, page)?;
+    fn copy_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError> {
+        self.fillable(page)?;
         let content = self.frames.page(frame, |content| Box::new(*content));
-        self.fill(space, page, content);
+        self.fill(page, content);
         Ok(())
     }
 
-    fn zero_in(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError> {
-        self.fillable(space, page)?;
-        self.fill(space, page, Box::new([0; PAGE_SIZE]));
+    fn zero_in(&mut self, page: SpacePage) -> Result<(), FillError> {
+        self.fillable_unless_poisoned(page)?;
+        self.fill(page, Box::new([0; PAGE_SIZE]));
         Ok(())
     }
 
@@ -294,7 +440,7 @@ impl Kernel for SimKernel {
 
     fn drop_frames(&mut self, frame: FrameIndex, count: u32) -> u32 {
         for dropped in 0..count {
-            if self.random.ratio(1, LOCKED_EVERY) {
+            if self.happens(LOCKED_EVERY) {
                 return dropped;
             }
             self.frames.take(frame.0 + dropped);
@@ -302,45 +448,71 @@ impl Kernel for SimKernel {
         count
     }
 
-    fn wake(&mut self, space: SpaceId, page: PageNumber) {
-        if let Some(place) = self.spaces.get_mut(&space) {
-            place.wake(page.0);
-            self.woken.push((space, page.0));
+    fn wake(&mut self, page: SpacePage) {
+        if let Some(place) = self.spaces.get_mut(&page.space()) {
+            place.wake(page.page().0);
+            self.woken.push(page);
         }
     }
 
-    fn poison(&mut self, space: SpaceId, page: PageNumber) -> Result<(), FillError> {
-        self.fillable(space, page)?;
-        self.space_mut(space).poisoned.insert(page.0);
-        self.wake(space, page);
+    fn poison(&mut self, page: SpacePage) -> Result<(), FillError> {
+        self.fillable_unless_poisoned(page)?;
+        let place = self.space_mut(page.space());
+        place.poisoned.insert(page.page().0);
+        self.wake(page);
         Ok(())
     }
 
+    /// What only children have that pages cannot leave yet is not known to the agent.
     fn resident_pages(&mut self) -> u64 {
-        self.resident()
+        if self.all_attached() {
+            return self.resident();
+        }
+        let known = self.spaces.values().filter(|space| space.attached);
+        let pages: BTreeSet<usize> = known
+            .flat_map(|space| space.present.values())
+            .map(Page::identity)
+            .collect();
+        self.frames.backed() + pages.len() as u64
     }
 
-    fn register_more(&mut self, pages: u64, into: &mut Vec<(PageRange, Vec<PageNumber>)>) {
-        let place = self.space_mut(SpaceId::OWN);
+    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) {
+        self.looks += 1;
         let mut found = 0;
-        for range in place.unregistered(REGISTERED_AT_A_TIME) {
-            let pages_of = range.start.0..range.end().0;
-            place.registered.extend(pages_of.clone());
-            let resident: Vec<PageNumber> = place
-                .present
-                .range(pages_of)
-                .map(|(&page, _)| PageNumber(page))
-                .collect();
-            found += resident.len() as u64;
-            into.push((range, resident));
-            if found >= pages {
-                return;
+        for (&space, place) in &mut self.spaces {
+            if !place.attached || place.ended || place.is_changing() {
+                continue;
+            }
+            for range in place.uncharged(REGISTERED_AT_A_TIME) {
+                let pages_of = range.start.0..range.end().0;
+                place.registered.extend(pages_of.clone());
+                place.charged.extend(pages_of.clone());
+                let resident: Vec<PageNumber> = place
+                    .present
+                    .range(pages_of)
+                    .map(|(&page, _)| PageNumber(page))
+                    .collect();
+                found += resident.len() as u64;
+                into.push(Charge {
+                    space,
+                    range,
+                    resident,
+                });
+                if found >= pages {
+                    return;
+                }
             }
         }
     }
 
-    fn is_registered(&self, page: PageNumber) -> bool {
-        self.spaces[&SpaceId::OWN].registered.contains(&page.0)
+    fn is_registered(&self, page: SpacePage) -> bool {
+        self.spaces
+            .get(&page.space())
+            .is_some_and(|space| space.registered.contains(&page.page().0))
+    }
+
+    fn may_be_dropping(&mut self, _space: SpaceId) -> bool {
+        self.happens(WRITTEN_UNSEEN_EVERY)
     }
 
     fn space_alive(&mut self, space: SpaceId) -> bool {

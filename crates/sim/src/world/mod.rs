@@ -2,10 +2,12 @@
 //! fabric and memory nodes, in virtual time, with every page checked against a model.
 //!
 //! What is modelled of Linux: missing-page faults, MOVE and its refusals while an event of the
-//! address space is unread, content that `madvise` drops a moment after its event was read, zero
-//! fill of what the pager is not in charge of, fork, mremap, pinned and poisoned pages. What is
-//! not: memory that a parent and a forked child share until one writes (each has its own copy at
-//! once), and time that locks cost.
+//! address space is unread, content that `madvise` drops a moment after its event was read or
+//! (MADV_FREE) may drop at any time, zero fill of what the pager is not in charge of, fork with
+//! pages that are shared until one writes, children that pages can leave only from some moment on
+//! or never, mremap, pinned, locked and poisoned pages, processes that are killed at any time. What
+//! is not: read-only mappings, and time that locks cost. [`Machine`] is the model by itself, for
+//! the test that compares it with Linux.
 
 mod agent;
 mod config;
@@ -14,7 +16,9 @@ mod defect;
 mod failure;
 mod frames;
 mod kernel;
+mod machine;
 mod node;
+mod physical;
 mod program;
 mod report;
 mod script;
@@ -22,13 +26,15 @@ mod space;
 mod state;
 mod workload;
 
-pub use config::WorldConfig;
+pub use config::{Attaching, WorldConfig};
 pub use defect::Defect;
 pub use failure::{Failure, FailureKind};
 pub use frames::SimFrames;
 pub use kernel::SimKernel;
+pub use machine::{Machine, PageState, Progress};
 pub use program::{Operation, Outcome};
 pub use report::Report;
+pub use space::Messages;
 pub use state::World;
 
 use legato_base::Random;
@@ -47,7 +53,7 @@ pub fn run(config: WorldConfig) -> Result<Report, Failure> {
     // A stream of its own: what the program does then does not depend on how it was served.
     let mut workload = Workload::new(Random::from_seed(!config.seed), config.memory_pages);
     let mut left = config.steps;
-    while left > 0 {
+    while left > 0 && !world.has_ended() {
         left -= give_work(&mut world, &mut workload, left);
         if left < config.steps / 2
             && let Some(node) = config.kill_node
@@ -79,6 +85,10 @@ fn give_work(world: &mut World, workload: &mut Workload, left: u64) -> u64 {
         let operation = workload.next(thread, states[thread].0, &states);
         world.begin(thread, operation);
         given += 1;
+        if let Some(space) = workload.any_victim(&world.thread_states()) {
+            world.kill_process(space);
+            workload.killed(space);
+        }
     }
     given
 }

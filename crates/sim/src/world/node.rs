@@ -33,8 +33,12 @@ impl Node {
             incarnation: u64::from(index) + 1,
             capacity,
         };
-        let mut server = NodeServer::new(&mut provider, FabricConfig::default(), config)
-            .map_err(|_| FailureKind::Setup)?;
+        let fabric = FabricConfig {
+            incarnation: config.incarnation,
+            ..FabricConfig::default()
+        };
+        let mut server =
+            NodeServer::new(&mut provider, fabric, config).map_err(|_| FailureKind::Setup)?;
         server
             .listen(&mut provider, &Address::Sim(name.clone()))
             .map_err(|_| FailureKind::Setup)?;

@@ -6,7 +6,7 @@ use super::failure::FailureKind;
 use super::kernel::SimKernel;
 use super::space::Access;
 use legato_base::{PageNumber, Time};
-use legato_pager::{PageRange, SpaceId};
+use legato_pager::{PageRange, SpaceId, SpacePage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One thing that a thread does.
@@ -20,17 +20,24 @@ pub enum Operation {
     Unmap(PageRange),
     /// `madvise(MADV_DONTNEED)`.
     DontNeed(PageRange),
+    /// `madvise(MADV_FREE)`.
+    Free(PageRange),
+    /// `mlock2(MLOCK_ONFAULT)`.
+    Lock(PageRange),
+    Unlock(PageRange),
     /// `mremap` to another address, with so many new pages behind.
     Remap {
         from: PageRange,
         to: PageNumber,
         grow: u64,
     },
+    /// `mremap` in place: the mapping before these pages grows by them.
+    Grow(PageRange),
     Fork,
     /// A device holds the page.
     Pin(PageNumber),
     Unpin(PageNumber),
-    /// The process ends; only in a forked child.
+    /// The process ends.
     Exit,
 }
 
@@ -40,6 +47,8 @@ pub enum Outcome {
     Done,
     Value(u64),
     BusError,
+    /// EINVAL.
+    Invalid,
     Child(SpaceId),
 }
 
@@ -72,6 +81,7 @@ pub(super) enum State {
 pub(super) enum Step {
     Finished(Outcome),
     Waits(State),
+    Exits,
 }
 
 /// A range whose content `madvise` is about to drop, and what was written there meanwhile.
@@ -87,6 +97,9 @@ struct Removal {
 #[derive(Debug, Default)]
 pub(super) struct Model {
     spaces: BTreeMap<SpaceId, BTreeMap<u64, Vec<u64>>>,
+    /// Pages that may hold their content or zeros, whatever a read has found, until they are
+    /// written or found to be zeros.
+    freed: BTreeSet<(SpaceId, u64)>,
     removals: Vec<Removal>,
 }
 
@@ -108,7 +121,9 @@ impl Model {
             .unwrap_or_else(|| vec![0]);
         match found.filter(|value| allowed.contains(value)) {
             Some(value) => {
-                self.pages(space).insert(page, vec![value]);
+                if value == 0 || !self.freed.contains(&(space, page)) {
+                    self.settle(space, page, value);
+                }
                 Ok(value)
             }
             None => Err(FailureKind::WrongData {
@@ -120,8 +135,13 @@ impl Model {
         }
     }
 
-    fn write(&mut self, space: SpaceId, page: u64, value: u64) {
+    pub(super) fn settle(&mut self, space: SpaceId, page: u64, value: u64) {
+        self.freed.remove(&(space, page));
         self.pages(space).insert(page, vec![value]);
+    }
+
+    fn write(&mut self, space: SpaceId, page: u64, value: u64) {
+        self.settle(space, page, value);
         for removal in &mut self.removals {
             if removal.space == space && removal.range.contains(PageNumber(page)) {
                 removal.written.insert(page);
@@ -160,6 +180,24 @@ impl Model {
                 allowed.push(0);
             } else {
                 self.pages(space).remove(&page);
+                self.freed.remove(&(space, page));
+            }
+        }
+    }
+
+    /// Zeros at last, unless it is written first.
+    fn end_free(&mut self, space: SpaceId, range: PageRange) {
+        let removal = self
+            .removals
+            .iter()
+            .position(|r| r.space == space && r.range == range);
+        removal.map(|place| self.removals.remove(place));
+        for page in range.start.0..range.end().0 {
+            if let Some(allowed) = self.pages(space).get_mut(&page) {
+                if !allowed.contains(&0) {
+                    allowed.push(0);
+                }
+                self.freed.insert((space, page));
             }
         }
     }
@@ -167,11 +205,22 @@ impl Model {
     fn forget(&mut self, space: SpaceId, range: PageRange) {
         for page in range.start.0..range.end().0 {
             self.pages(space).remove(&page);
+            self.freed.remove(&(space, page));
         }
     }
 
-    fn remap(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
+    pub(super) fn end(&mut self, space: SpaceId) {
+        self.spaces.remove(&space);
+        self.freed.retain(|&(other, _)| other != space);
+        self.removals.retain(|removal| removal.space != space);
+    }
+
+    fn remap(&mut self, space: SpaceId, from: PageRange, to: PageNumber, grow: u64) {
+        self.forget(space, PageRange::new(to, from.count + grow));
         for step in 0..from.count {
+            if self.freed.remove(&(space, from.start.0 + step)) {
+                self.freed.insert((space, to.0 + step));
+            }
             if let Some(allowed) = self.pages(space).remove(&(from.start.0 + step)) {
                 self.pages(space).insert(to.0 + step, allowed);
             }
@@ -180,6 +229,13 @@ impl Model {
 
     fn fork(&mut self, parent: SpaceId, child: SpaceId) {
         let copy = self.pages(parent).clone();
+        let freed: Vec<u64> = self
+            .freed
+            .range((parent, 0)..=(parent, u64::MAX))
+            .map(|&(_, page)| page)
+            .collect();
+        self.freed
+            .extend(freed.into_iter().map(|page| (child, page)));
         self.spaces.insert(child, copy);
     }
 }
@@ -201,6 +257,15 @@ pub(super) fn step(
         } => {
             kernel.space_mut(space).zap(range);
             model.end_removal(space, range);
+            Ok(Step::Finished(outcome))
+        }
+        State::Announced {
+            operation: Operation::Free(range),
+            outcome,
+            ..
+        } => {
+            kernel.space_mut(space).free(range);
+            model.end_free(space, range);
             Ok(Step::Finished(outcome))
         }
         State::Announced { outcome, .. } => Ok(Step::Finished(outcome)),
@@ -242,34 +307,48 @@ fn start(
             }
         }
         Operation::Map(range) => {
-            kernel.space_mut(space).map(range);
-            Step::Finished(Outcome::Done)
+            model.forget(space, range);
+            announced(kernel.map(space, range), Outcome::Done)
         }
         Operation::Unmap(range) => {
             model.forget(space, range);
             announced(kernel.unmap(space, range), Outcome::Done)
         }
-        Operation::DontNeed(range) => {
+        Operation::DontNeed(range) | Operation::Free(range) => {
+            if !kernel.space_mut(space).is_droppable(range) {
+                return Ok(Step::Finished(Outcome::Invalid));
+            }
             model.begin_removal(space, range);
-            match kernel.announce_removal(space, range) {
-                Some(event) => {
-                    let outcome = Outcome::Done;
-                    Step::Waits(State::Announced {
-                        operation,
-                        event,
-                        outcome,
-                        since,
-                    })
-                }
-                None => {
-                    kernel.space_mut(space).zap(range);
-                    model.end_removal(space, range);
-                    Step::Finished(Outcome::Done)
-                }
+            let state = State::Announced {
+                operation,
+                event: kernel.announce_removal(space, range).unwrap_or(0),
+                outcome: Outcome::Done,
+                since,
+            };
+            match state {
+                State::Announced { event: 0, .. } => return step(kernel, model, space, state),
+                waits => Step::Waits(waits),
             }
         }
+        Operation::Lock(range) => {
+            let pages = range.start.0..range.end().0;
+            kernel.space_mut(space).locked.extend(pages);
+            Step::Finished(Outcome::Done)
+        }
+        Operation::Unlock(range) => {
+            let place = kernel.space_mut(space);
+            place
+                .locked
+                .retain(|&page| !range.contains(PageNumber(page)));
+            Step::Finished(Outcome::Done)
+        }
+        Operation::Grow(new) => {
+            model.forget(space, new);
+            kernel.space_mut(space).grow(new);
+            Step::Finished(Outcome::Done)
+        }
         Operation::Remap { from, to, grow } => {
-            model.remap(space, from, to);
+            model.remap(space, from, to, grow);
             announced(kernel.remap(space, from, to, grow), Outcome::Done)
         }
         Operation::Fork => {
@@ -279,7 +358,9 @@ fn start(
         }
         Operation::Pin(page) => {
             let place = kernel.space_mut(space);
-            if place.present.contains_key(&page.0) {
+            if let Some(content) = place.present.get_mut(&page.0) {
+                content.unshare();
+                place.lazy.remove(&page.0);
                 place.pinned.insert(page.0);
             }
             Step::Finished(Outcome::Done)
@@ -288,11 +369,7 @@ fn start(
             kernel.space_mut(space).pinned.remove(&page.0);
             Step::Finished(Outcome::Done)
         }
-        Operation::Exit => {
-            kernel.end(space);
-            model.spaces.remove(&space);
-            Step::Waits(State::Ended)
-        }
+        Operation::Exit => Step::Exits,
     })
 }
 
@@ -310,9 +387,12 @@ fn access(
         .get_mut(&page)
         .expect("the page was touched just now");
     // Writes look too: a page that comes back wrong is wrong whoever overwrites it.
-    let value = model.read(space, page, value_of(content))?;
+    let value = model.read(space, page, value_of(content.bytes()))?;
     if let Operation::Write(_, new) = operation {
-        *content = page_of(new);
+        content.write(page_of(new));
+        if place.lazy.remove(&page) {
+            kernel.report_written(SpacePage::new(space, PageNumber(page)));
+        }
         model.write(space, page, new);
         return Ok(Outcome::Done);
     }

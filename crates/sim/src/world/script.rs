@@ -4,7 +4,7 @@ use super::failure::{Failure, FailureKind};
 use super::program::{Operation, Outcome, State};
 use super::report::Report;
 use super::state::World;
-use legato_base::{Duration, PageNumber};
+use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_pager::PageRange;
 
 impl World {
@@ -93,7 +93,10 @@ impl World {
         let counters = self.counters();
         let fabric = self.fabric_counters();
         let in_flight = fabric.operations_started - fabric.operations_quiesced;
+        let resident = self.pager().kernel().resident();
+        let counted = counters.cache_bytes_current / PAGE_SIZE as u64;
         let checks = [
+            ("miscounted local pages", resident.abs_diff(counted)),
             ("far pages", counters.far_pages_current),
             ("operations in flight", in_flight),
             ("frames in use", u64::from(self.pager().frames_used())),

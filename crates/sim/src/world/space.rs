@@ -1,21 +1,26 @@
 //! One simulated address space: its mappings, the pages that are present, and what its
 //! userfaultfd has to say.
 
-use legato_base::{PAGE_SIZE, PageNumber};
-use legato_pager::{PageRange, SpaceEvent, SpaceId};
+use super::physical::{Page, PhysicalMemory};
+use legato_base::PageNumber;
+use legato_pager::{PageRange, SpaceEvent, SpacePage};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// A page's bytes.
-pub(super) type Content = Box<[u8; PAGE_SIZE]>;
 
 /// An address space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
     pub(super) mapped: BTreeSet<u64>,
     pub(super) registered: BTreeSet<u64>,
-    pub(super) present: BTreeMap<u64, Content>,
+    /// Pages whose presence was reported to the pager when it took charge of them.
+    pub(super) charged: BTreeSet<u64>,
+    pub(super) memory: PhysicalMemory,
+    pub(super) present: BTreeMap<u64, Page>,
     pub(super) poisoned: BTreeSet<u64>,
     pub(super) pinned: BTreeSet<u64>,
+    /// Locked: they can be neither moved nor dropped.
+    pub(super) locked: BTreeSet<u64>,
+    /// Their content may go at any time, until they are written (MADV_FREE).
+    pub(super) lazy: BTreeSet<u64>,
     /// Events that the pager has not read.
     pub(super) events: VecDeque<SpaceEvent>,
     /// Events read so far, and reported so far: who caused one waits until it is read.
@@ -24,6 +29,10 @@ pub(super) struct Space {
     /// Faults that the pager has not read, one for each thread.
     pub(super) faults: VecDeque<u64>,
     pub(super) ended: bool,
+    /// Pages can leave.
+    pub(super) attached: bool,
+    /// Nobody will ever see to it that pages can leave.
+    pub(super) unattachable: bool,
 }
 
 /// What an access does.
@@ -53,7 +62,7 @@ impl Space {
             self.faults.push_back(page);
             return Access::Fault;
         }
-        self.present.insert(page, Box::new([0; PAGE_SIZE]));
+        self.present.insert(page, self.memory.zeros());
         Access::Page
     }
 
@@ -74,7 +83,36 @@ impl Space {
         for page in range.start.0..range.end().0 {
             self.present.remove(&page);
             self.poisoned.remove(&page);
+            self.lazy.remove(&page);
+            // A device goes on with the page that it knows; what comes here next is another.
+            self.pinned.remove(&page);
         }
+    }
+
+    /// `MADV_FREE`, once it was announced: the kernel may drop what is there, or may not.
+    pub(super) fn free(&mut self, range: PageRange) {
+        for page in range.start.0..range.end().0 {
+            self.poisoned.remove(&page);
+            if self.present.contains_key(&page) {
+                self.lazy.insert(page);
+            }
+        }
+    }
+
+    /// True if all of a range that is mapped may be dropped: `madvise` refuses locked memory.
+    pub(super) fn is_droppable(&self, range: PageRange) -> bool {
+        self.locked
+            .range(range.start.0..range.end().0)
+            .next()
+            .is_none()
+    }
+
+    /// True if the pager is told when the range changes.
+    pub(super) fn is_watched(&self, range: PageRange) -> bool {
+        self.registered
+            .range(range.start.0..range.end().0)
+            .next()
+            .is_some()
     }
 
     pub(super) fn map(&mut self, range: PageRange) {
@@ -87,7 +125,8 @@ impl Space {
         let mut registered = false;
         for page in range.start.0..range.end().0 {
             self.mapped.remove(&page);
-            self.pinned.remove(&page);
+            self.locked.remove(&page);
+            self.charged.remove(&page);
             registered |= self.registered.remove(&page);
         }
         registered
@@ -103,20 +142,49 @@ impl Space {
             if let Some(content) = self.present.remove(&old) {
                 self.present.insert(new, content);
             }
-            for set in [&mut self.registered, &mut self.poisoned, &mut self.pinned] {
+            for set in [
+                &mut self.registered,
+                &mut self.charged,
+                &mut self.poisoned,
+                &mut self.pinned,
+                &mut self.locked,
+                &mut self.lazy,
+            ] {
                 if set.remove(&old) {
                     set.insert(new);
                 }
             }
             registered |= self.registered.contains(&new);
         }
-        for new in to + from.count..to + from.count + grow {
-            self.mapped.insert(new);
-            if registered {
-                self.registered.insert(new);
-            }
-        }
+        let locked = self.locked.contains(&to);
+        self.extend(
+            PageRange::new(PageNumber(to + from.count), grow),
+            registered,
+            locked,
+        );
         registered
+    }
+
+    /// The mapping that ends where `new` begins grows, in place: nobody is told.
+    pub(super) fn grow(&mut self, new: PageRange) {
+        let last = new.start.0 - 1;
+        self.extend(
+            new,
+            self.registered.contains(&last),
+            self.locked.contains(&last),
+        );
+    }
+
+    fn extend(&mut self, new: PageRange, registered: bool, locked: bool) {
+        let pages = new.start.0..new.end().0;
+        self.mapped.extend(pages.clone());
+        if registered {
+            self.registered.extend(pages.clone());
+            self.charged.extend(pages.clone());
+        }
+        if locked {
+            self.locked.extend(pages);
+        }
     }
 
     /// What `fork` copies.
@@ -124,9 +192,25 @@ impl Space {
         Self {
             mapped: self.mapped.clone(),
             registered: self.registered.clone(),
-            present: self.present.clone(),
+            memory: self.memory.clone(),
+            present: self
+                .present
+                .iter()
+                .map(|(&number, page)| (number, self.copy_page(number, page)))
+                .collect(),
             poisoned: self.poisoned.clone(),
+            lazy: self.lazy.clone(),
             ..Self::default()
+        }
+    }
+
+    /// A page that a device holds is not shared: the parent must keep the one that the device
+    /// knows (`copy_present_page` in mm/memory.c).
+    fn copy_page(&self, number: u64, page: &Page) -> Page {
+        if self.pinned.contains(&number) {
+            page.duplicate()
+        } else {
+            page.clone()
         }
     }
 
@@ -135,9 +219,9 @@ impl Space {
         self.faults.retain(|&waiting| waiting != page);
     }
 
-    /// Runs of mapped pages that are not registered, at most `length_max` long.
-    pub(super) fn unregistered(&self, length_max: u64) -> Vec<PageRange> {
-        runs(self.mapped.difference(&self.registered), length_max)
+    /// Runs of mapped pages that the pager is not in charge of, at most `length_max` long.
+    pub(super) fn uncharged(&self, length_max: u64) -> Vec<PageRange> {
+        runs(self.mapped.difference(&self.charged), length_max)
     }
 
     /// Runs of mapped pages.
@@ -157,9 +241,10 @@ fn runs<'a>(pages: impl IntoIterator<Item = &'a u64>, length_max: u64) -> Vec<Pa
     runs
 }
 
-/// A message of one space's userfaultfd.
+/// What the userfaultfds had to say.
 #[derive(Debug, Default)]
-pub(super) struct Messages {
-    pub(super) events: Vec<SpaceEvent>,
-    pub(super) faults: Vec<(SpaceId, u64)>,
+pub struct Messages {
+    pub events: Vec<SpaceEvent>,
+    pub faults: Vec<SpacePage>,
+    pub(super) written: Vec<SpacePage>,
 }

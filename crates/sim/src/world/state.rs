@@ -19,6 +19,10 @@ use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
 /// Between two operations of a thread, at most; a quarter of it at least. Memory that the pager is
 /// not in charge of then grows by less than a headroom between two of its measurements.
 pub(super) const THREAD_PACE: u64 = 10_000;
+/// How long after all of it became reachable local memory may be over its limit.
+const REACHED: Duration = Duration::from_millis(100);
+/// Points in time between two comparisons of counts with what they count.
+const COUNTED_EVERY: u64 = 251;
 /// Without one finished operation of the program for so long, it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -55,7 +59,9 @@ pub struct World {
     pub(super) bus_errors: u64,
     pub(super) forks: u64,
     pub(super) resident_peak: u64,
+    pub(super) reachable_at: Time,
     pub(super) fault_ns: Histogram,
+    checked: u64,
 }
 
 impl World {
@@ -84,7 +90,8 @@ impl World {
         let headers = register(&mut provider, &fabric, budget.frames(), SLOT_HEADER_SIZE)?;
         let regions = [pages.region, headers.region];
         let frames = SimFrames::new(budget.frames(), pages, headers);
-        let kernel = SimKernel::new(frames, random.fork(), config.defect);
+        let kernel =
+            SimKernel::new(frames, random.fork(), config.defect).with_attaching(config.attaching);
         let pager_config = PagerConfig {
             client: ClientId(random.next_u64()),
             cache: Bytes::pages(config.cache_pages),
@@ -128,7 +135,9 @@ impl World {
             bus_errors: 0,
             forks: 0,
             resident_peak: 0,
+            reachable_at: Time::ZERO,
             fault_ns: Histogram::default(),
+            checked: 0,
         })
     }
 
@@ -145,12 +154,15 @@ impl World {
         self.pager.stats().counters
     }
 
+    /// How often the agent has looked for memory to take charge of.
+    pub const fn looks(&self) -> u64 {
+        self.pager.kernel().looks
+    }
+
     /// Bytes that all living nodes hold for clients.
     pub fn node_bytes_used(&self) -> u64 {
         let alive = self.nodes.iter().filter(|node| node.alive);
-        alive
-            .map(|node| node.server.node().status().used_bytes)
-            .sum()
+        alive.map(|node| node.server.status().used_bytes).sum()
     }
 
     pub(super) fn failure(&self, kind: FailureKind) -> Failure {
@@ -218,6 +230,22 @@ impl World {
         }
     }
 
+    /// Pages can leave this forked child from now on.
+    pub fn attach(&mut self, space: SpaceId) {
+        self.pager.kernel_mut().attach(space);
+    }
+
+    /// A process ends, whatever it is doing, and all its threads with it.
+    pub fn kill_process(&mut self, space: SpaceId) {
+        self.pager.kernel_mut().end(space);
+        self.model.end(space);
+        for thread in &mut self.threads {
+            if thread.space == space {
+                thread.state = State::Ended;
+            }
+        }
+    }
+
     /// Kills a memory node, whose memory is gone.
     pub fn kill_node(&mut self, index: usize) {
         self.nodes[index].kill(&self.network);
@@ -262,7 +290,20 @@ impl World {
             self.turn_agent(now)
                 .map_err(|kind| self.config.failure(now, kind))?;
         }
+        self.check_counts()?;
+        self.check_limit(now)
+    }
+
+    /// What a forked child writes before its pages can leave is beyond the pager's reach, and
+    /// takes a moment to bring down afterwards.
+    fn check_limit(&mut self, now: Time) -> Result<(), Failure> {
         let resident = self.pager.kernel().resident();
+        if !self.pager.kernel().all_attached() {
+            self.reachable_at = now + REACHED;
+        }
+        if now < self.reachable_at {
+            return Ok(());
+        }
         self.resident_peak = self.resident_peak.max(resident);
         if resident > self.limit {
             let kind = FailureKind::OverLimit {
@@ -272,6 +313,24 @@ impl World {
             return Err(self.failure(kind));
         }
         Ok(())
+    }
+
+    /// Counts are compared with what they count, now and then.
+    fn check_counts(&mut self) -> Result<(), Failure> {
+        self.checked += 1;
+        if !self.checked.is_multiple_of(COUNTED_EVERY) {
+            return Ok(());
+        }
+        match self.pager.miscounted() {
+            None => Ok(()),
+            Some(what) => Err(self.failure(FailureKind::Miscounted(what))),
+        }
+    }
+
+    /// True if no process is left.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut threads = self.threads.iter();
+        threads.all(|thread| thread.state == State::Ended)
     }
 
     fn what_waits(&self) -> &'static str {
@@ -312,6 +371,7 @@ impl World {
             return Ok(());
         }
         match step(self.pager.kernel_mut(), &mut self.model, space, state)? {
+            Step::Exits => self.kill_process(space),
             Step::Waits(state) => {
                 self.threads[index].state = state;
                 // `madvise` goes on a moment after its event was read.
@@ -348,6 +408,7 @@ impl World {
                     }
                 ))
             }
+            Outcome::Invalid => {}
             Outcome::Child(child) => {
                 self.forks += 1;
                 self.add_thread(child);

@@ -8,7 +8,11 @@ use std::collections::BTreeMap;
 /// Forked children that live at a time.
 const CHILDREN_MAX: usize = 3;
 /// Operations of a child, on average.
-const CHILD_LIFE: u64 = 60;
+const CHILD_LIFE: u64 = 400;
+/// One operation in so many while there are children comes with the end of a process.
+const KILLED_EVERY: u64 = 1500;
+/// Pages that a space has locked at a time.
+const LOCKED_MAX: u64 = 24;
 
 /// How a thread walks.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +42,10 @@ pub(super) struct Workload {
     next_address: u64,
     walks: Vec<Walk>,
     /// What each thread was given last. Its effect on the mappings counts once it has ended.
-    given: Vec<Option<Operation>>,
+    given: Vec<Option<(SpaceId, Operation)>>,
     pinned: Vec<PageNumber>,
+    /// One range of each space that is locked for a while.
+    locked: BTreeMap<SpaceId, PageRange>,
     last_value: u64,
 }
 
@@ -54,6 +60,7 @@ impl Workload {
             walks: Vec::new(),
             given: Vec::new(),
             pinned: Vec::new(),
+            locked: BTreeMap::new(),
             last_value: 0,
         }
     }
@@ -75,15 +82,22 @@ impl Workload {
     /// What the thread was given last has ended.
     pub(super) fn ended(&mut self, thread: usize) {
         let given = self.given.get_mut(thread).and_then(Option::take);
-        let own = self.mappings.entry(SpaceId::OWN).or_default();
-        match given {
-            Some(Operation::Map(range)) => own.push(range),
-            Some(Operation::Remap { from, to, grow }) => {
-                own.push(PageRange::new(to, from.count + grow));
+        let Some((space, operation)) = given else {
+            return;
+        };
+        let mapped = match operation {
+            Operation::Map(range) => range,
+            Operation::Remap { from, to, grow } => PageRange::new(to, from.count + grow),
+            Operation::Unmap(range) => {
+                // In a child the same addresses may be mapped still, or again.
+                if space == SpaceId::OWN {
+                    self.vacant.push(range);
+                }
+                return;
             }
-            Some(Operation::Unmap(range)) => self.vacant.push(range),
-            _ => {}
-        }
+            _ => return,
+        };
+        self.mappings.entry(space).or_default().push(mapped);
     }
 
     /// The next thing for a thread; `threads` are all of them with their spaces.
@@ -101,22 +115,33 @@ impl Workload {
         if self.given.len() <= thread {
             self.given.resize(thread + 1, None);
         }
-        self.given[thread] = Some(operation);
+        self.given[thread] = Some((space, operation));
         operation
     }
 
     fn next_of_program(&mut self, thread: usize, threads: &[(SpaceId, State)]) -> Operation {
-        let space = SpaceId::OWN;
+        if self.mapped(SpaceId::OWN) > 0 && self.random.ratio(4, 1000) {
+            return self.pin_or_unpin();
+        }
+        self.next_in(thread, SpaceId::OWN, threads)
+    }
+
+    fn next_in(
+        &mut self,
+        thread: usize,
+        space: SpaceId,
+        threads: &[(SpaceId, State)],
+    ) -> Operation {
         let mapped = self.mapped(space);
         if mapped == 0 || mapped < self.memory_pages && self.random.ratio(1, 4) {
-            return self.map();
+            return self.map(space);
         }
         match self.random.below(1000) {
-            0..25 => self.dont_need(space, threads),
-            25..32 => self.unmap(threads),
-            32..42 => self.remap(threads),
-            42..46 if self.children(threads) < CHILDREN_MAX => Operation::Fork,
-            46..50 => self.pin_or_unpin(),
+            0..25 => self.drop_content(space, threads),
+            25..32 => self.unmap(space, threads),
+            32..42 => self.remap(space, threads),
+            42..46 => self.lock_or_unlock(space),
+            46..50 if self.children(threads) < CHILDREN_MAX => Operation::Fork,
             _ => self.touch(thread, space, threads),
         }
     }
@@ -128,14 +153,33 @@ impl Workload {
         threads: &[(SpaceId, State)],
     ) -> Operation {
         if self.random.ratio(1, CHILD_LIFE) || self.mapped(space) == 0 {
-            self.mappings.remove(&space);
+            self.forget_space(space);
             return Operation::Exit;
         }
-        match self.random.below(100) {
-            0..3 => self.dont_need(space, threads),
-            3 if self.children(threads) < CHILDREN_MAX => Operation::Fork,
-            _ => self.touch(thread, space, threads),
+        self.next_in(thread, space, threads)
+    }
+
+    /// A process was killed, whatever it was doing.
+    pub(super) fn killed(&mut self, space: SpaceId) {
+        self.forget_space(space);
+        for given in &mut self.given {
+            *given = given.filter(|&(other, _)| other != space);
         }
+    }
+
+    fn forget_space(&mut self, space: SpaceId) {
+        self.mappings.remove(&space);
+        self.locked.remove(&space);
+    }
+
+    /// A process that is to be killed now; seldom the program, and only while children go on.
+    pub(super) fn any_victim(&mut self, threads: &[(SpaceId, State)]) -> Option<SpaceId> {
+        if self.children(threads) == 0 || !self.random.ratio(1, KILLED_EVERY) {
+            return None;
+        }
+        let (space, state) = threads[self.random.below(threads.len() as u64) as usize];
+        let spared = space == SpaceId::OWN && !self.random.ratio(1, 8);
+        (state != State::Ended && !spared).then_some(space)
     }
 
     fn children(&self, threads: &[(SpaceId, State)]) -> usize {
@@ -144,8 +188,9 @@ impl Workload {
         threads.iter().filter(lives).count()
     }
 
-    fn map(&mut self) -> Operation {
-        let reused = self.random.ratio(1, 2).then(|| self.vacant.pop()).flatten();
+    fn map(&mut self, space: SpaceId) -> Operation {
+        let reuse = space == SpaceId::OWN && self.random.ratio(1, 2);
+        let reused = reuse.then(|| self.vacant.pop()).flatten();
         let range = reused.unwrap_or_else(|| {
             let count = 1 + self.random.below(400);
             self.fresh(count)
@@ -174,38 +219,52 @@ impl Workload {
         PageRange::new(range.start.plus(start), count)
     }
 
-    fn dont_need(&mut self, space: SpaceId, threads: &[(SpaceId, State)]) -> Operation {
+    fn drop_content(&mut self, space: SpaceId, threads: &[(SpaceId, State)]) -> Operation {
         let range = self.any_part(space);
         if is_used(space, range, threads) {
             return Operation::Read(range.start);
         }
-        Operation::DontNeed(range)
+        if self.random.ratio(1, 3) {
+            Operation::Free(range)
+        } else {
+            Operation::DontNeed(range)
+        }
     }
 
-    fn unmap(&mut self, threads: &[(SpaceId, State)]) -> Operation {
-        let part = self.any_part(SpaceId::OWN);
+    fn lock_or_unlock(&mut self, space: SpaceId) -> Operation {
+        if let Some(range) = self.locked.remove(&space) {
+            return Operation::Unlock(range);
+        }
+        let part = self.any_part(space);
+        let range = PageRange::new(part.start, part.count.min(LOCKED_MAX));
+        self.locked.insert(space, range);
+        Operation::Lock(range)
+    }
+
+    fn unmap(&mut self, space: SpaceId, threads: &[(SpaceId, State)]) -> Operation {
+        let part = self.any_part(space);
         // Half of the time the whole mapping goes.
-        let whole = self.mappings[&SpaceId::OWN]
+        let whole = self.mappings[&space]
             .iter()
             .copied()
             .find(|range| range.contains(part.start))
             .unwrap_or(part);
         let range = if self.random.ratio(1, 2) { whole } else { part };
-        if is_used(SpaceId::OWN, range, threads) {
+        if is_used(space, range, threads) {
             return Operation::Read(range.start);
         }
-        self.cut(range);
+        self.cut(space, range);
         Operation::Unmap(range)
     }
 
-    fn remap(&mut self, threads: &[(SpaceId, State)]) -> Operation {
-        let from = self.any_part(SpaceId::OWN);
-        if is_used(SpaceId::OWN, from, threads) {
+    fn remap(&mut self, space: SpaceId, threads: &[(SpaceId, State)]) -> Operation {
+        let from = self.any_part(space);
+        if is_used(space, from, threads) {
             return Operation::Read(from.start);
         }
         let grow = self.random.below(2) * self.random.below(20);
         let to = self.fresh(from.count + grow);
-        self.cut(from);
+        self.cut(space, from);
         Operation::Remap {
             from,
             to: to.start,
@@ -214,8 +273,8 @@ impl Workload {
     }
 
     /// Takes a part out of the mapping that it lies in.
-    fn cut(&mut self, part: PageRange) {
-        let Some(mappings) = self.mappings.get_mut(&SpaceId::OWN) else {
+    fn cut(&mut self, space: SpaceId, part: PageRange) {
+        let Some(mappings) = self.mappings.get_mut(&space) else {
             return;
         };
         let Some(place) = mappings.iter().position(|range| range.contains(part.start)) else {
@@ -240,7 +299,7 @@ impl Workload {
         let page = self.walk(thread, space);
         let changing = |&(other, state): &(SpaceId, State)| {
             other == space
-                && matches!(state, State::Announced { operation: Operation::DontNeed(range), .. }
+                && matches!(state, State::Announced { operation: Operation::DontNeed(range) | Operation::Free(range), .. }
                     if range.contains(PageNumber(page)))
         };
         // Touching what another thread is dropping is odd, and legal.
@@ -331,7 +390,13 @@ fn is_used(space: SpaceId, range: PageRange, threads: &[(SpaceId, State)]) -> bo
             | Operation::Write(page, _)
             | Operation::Pin(page)
             | Operation::Unpin(page) => PageRange::new(page, 1),
-            Operation::Map(range) | Operation::Unmap(range) | Operation::DontNeed(range) => range,
+            Operation::Map(range)
+            | Operation::Unmap(range)
+            | Operation::DontNeed(range)
+            | Operation::Free(range)
+            | Operation::Lock(range)
+            | Operation::Unlock(range)
+            | Operation::Grow(range) => range,
             Operation::Remap { from, to, grow } => {
                 let moved = PageRange::new(to, from.count + grow);
                 return other == space && (overlap(range, from) || overlap(range, moved));

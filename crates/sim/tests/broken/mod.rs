@@ -1,12 +1,18 @@
 //! A simulated NIC with one of many defects: what the suite must be able to find.
 
+mod model;
+
+use crate::delegate::delegate;
+
 use legato_base::Time;
 use legato_sim::provider::SimProvider;
 use legato_verbs::{
-    AccessFlags, Address, Completion, CompletionKind, CompletionQueue, CompletionStatus,
-    ConnectionEvent, ConnectionRequest, DeviceAttributes, Event, Listener, MemoryRegion,
-    ProtectionDomain, Provider, QueuePair, QueuePairCapabilities, QueuePairState, ReceiveRequest,
-    RemoteKey, ResourceCounts, SendOperation, SendRequest, VerbsError, WorkRequestId,
+    AccessFlags, Address, AddressVector, Arm, Completion, CompletionKind, CompletionQueue,
+    CompletionStatus, ConnectionEvent, ConnectionRequest, DeviceAttributes, Event, Listener,
+    MemoryRegion, ProtectionDomain, Provider, QueuePair, QueuePairAttributes, QueuePairInit,
+    QueuePairNumber, QueuePairState, ReceiveRequest, RemoteKey, ResourceCounts, SendFlags,
+    SendOperation, SendRequest, SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError,
+    WorkRequestId,
 };
 use std::collections::BTreeSet;
 
@@ -42,6 +48,25 @@ pub(crate) enum Defect {
     ClosesSilently,
     SendsAByteForNothing,
     SleepsOverWork,
+    ForgetsImmediates,
+    ReadsInlineDataLate,
+    IgnoresFences,
+    AddsTwice,
+    SwapsBytes,
+    BindsTooMuch,
+    ReissuesWindows,
+    TellsNobodyWhenArmed,
+    TellsTwiceWhenArmed,
+    WakesForAll,
+    HidesLimits,
+    RepeatsLimits,
+    HidesLastWorkRequests,
+    LosesSharedReceives,
+    HidesOverruns,
+    HidesTimeWait,
+    TakesForeignAttributes,
+    ForgetsAttributes,
+    DrainsNothing,
 }
 
 /// A simulated NIC with a defect.
@@ -57,6 +82,8 @@ pub(crate) struct Broken {
     destroyed: Vec<QueuePair>,
     repeat: Option<Event>,
     first_domain: Option<ProtectionDomain>,
+    first_window: Option<RemoteKey>,
+    shared_receives: u32,
 }
 
 impl Broken {
@@ -73,6 +100,8 @@ impl Broken {
             destroyed: Vec::new(),
             repeat: None,
             first_domain: None,
+            first_window: None,
+            shared_receives: 0,
         }
     }
 
@@ -81,6 +110,9 @@ impl Broken {
     }
 
     fn spoil(&mut self, queue: CompletionQueue, came: &mut Vec<Completion>) {
+        for completion in &mut *came {
+            model::spoil_completion(self.defect, completion);
+        }
         let flushed = Err(CompletionStatus::WorkRequestFlushed);
         match self.defect {
             Defect::DropsLastFlush => {
@@ -135,6 +167,8 @@ impl Broken {
 }
 
 impl Provider for Broken {
+    delegate!(inner);
+
     fn attributes(&self) -> DeviceAttributes {
         self.inner.attributes()
     }
@@ -218,6 +252,49 @@ impl Provider for Broken {
         self.inner.write_region(region, offset, from)
     }
 
+    fn allocate_window(&mut self, domain: ProtectionDomain) -> Result<RemoteKey, VerbsError> {
+        let window = self.inner.allocate_window(domain)?;
+        let first = *self.first_window.get_or_insert(window);
+        Ok(if self.has(Defect::ReissuesWindows) {
+            first
+        } else {
+            window
+        })
+    }
+
+    fn arm_completion_queue(
+        &mut self,
+        queue: CompletionQueue,
+        arm: Arm,
+    ) -> Result<bool, VerbsError> {
+        let arm = match self.defect {
+            Defect::WakesForAll => Arm::Next,
+            _ => arm,
+        };
+        self.inner.arm_completion_queue(queue, arm)
+    }
+
+    fn post_shared_receive(
+        &mut self,
+        queue: SharedReceiveQueue,
+        request: &ReceiveRequest,
+    ) -> Result<(), VerbsError> {
+        self.shared_receives += 1;
+        if self.has(Defect::LosesSharedReceives) && self.shared_receives.is_multiple_of(4) {
+            return Ok(());
+        }
+        self.inner.post_shared_receive(queue, request)
+    }
+
+    fn query_attributes(&self, queue_pair: QueuePair) -> Result<QueuePairAttributes, VerbsError> {
+        let known = self.inner.query_attributes(queue_pair)?;
+        Ok(if self.has(Defect::ForgetsAttributes) {
+            QueuePairAttributes::NONE
+        } else {
+            known
+        })
+    }
+
     fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError> {
         let entries = match self.defect {
             Defect::ForgetsLedger => entries * 1000,
@@ -244,32 +321,37 @@ impl Provider for Broken {
         Ok(came.len())
     }
 
-    fn create_queue_pair(
-        &mut self,
-        domain: ProtectionDomain,
-        queue: CompletionQueue,
-        mut capabilities: QueuePairCapabilities,
-    ) -> Result<QueuePair, VerbsError> {
+    fn create_queue_pair(&mut self, init: &QueuePairInit) -> Result<QueuePair, VerbsError> {
+        let mut init = *init;
         if self.has(Defect::NeverFull) {
-            capabilities.send_requests_max *= 300;
+            init.capabilities.send_requests_max *= 300;
         }
-        self.inner.create_queue_pair(domain, queue, capabilities)
+        self.inner.create_queue_pair(&init)
     }
 
     fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
         self.inner.query_queue_pair(queue_pair)
     }
 
-    fn modify_to_init(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        let modified = self.inner.modify_to_init(queue_pair);
+    fn modify_queue_pair(
+        &mut self,
+        queue_pair: QueuePair,
+        to: QueuePairState,
+        attributes: &QueuePairAttributes,
+    ) -> Result<(), VerbsError> {
+        if to == QueuePairState::SendQueueDrain && self.has(Defect::DrainsNothing) {
+            return Ok(());
+        }
+        let modified = self.inner.modify_queue_pair(queue_pair, to, attributes);
         match modified {
-            Err(VerbsError::InvalidState(_)) if self.has(Defect::AllowsInitFromAnyState) => Ok(()),
+            Err(VerbsError::Attributes(_)) if self.has(Defect::TakesForeignAttributes) => Ok(()),
+            Err(VerbsError::InvalidState(_))
+                if to == QueuePairState::Init && self.has(Defect::AllowsInitFromAnyState) =>
+            {
+                Ok(())
+            }
             other => other,
         }
-    }
-
-    fn modify_to_error(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        self.inner.modify_to_error(queue_pair)
     }
 
     fn destroy_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
@@ -295,10 +377,13 @@ impl Provider for Broken {
         request: &SendRequest,
     ) -> Result<(), VerbsError> {
         let mut request = request.clone();
-        if !request.signaled {
+        model::spoil_request(self.defect, &mut request);
+        if !request.flags.contains(SendFlags::SIGNALED) {
             self.unsignaled.insert(request.wr_id);
         }
-        request.signaled |= self.has(Defect::SignalsEverything);
+        if self.has(Defect::SignalsEverything) {
+            request.flags = request.flags | SendFlags::SIGNALED;
+        }
         if self.has(Defect::SendsAByteForNothing) && request.entries.is_empty() {
             let region = self.regions[0];
             request.entries.push(region.entry(0, 1));
@@ -341,15 +426,6 @@ impl Provider for Broken {
         self.inner.close_listener(listener)
     }
 
-    fn connect(
-        &mut self,
-        queue_pair: QueuePair,
-        address: &Address,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        self.inner.connect(queue_pair, address, private_data)
-    }
-
     fn accept(
         &mut self,
         request: ConnectionRequest,
@@ -361,14 +437,6 @@ impl Provider for Broken {
             _ => private_data,
         };
         self.inner.accept(request, queue_pair, private_data)
-    }
-
-    fn reject(
-        &mut self,
-        request: ConnectionRequest,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        self.inner.reject(request, private_data)
     }
 
     fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
@@ -385,9 +453,13 @@ impl Provider for Broken {
             match self.defect {
                 Defect::HidesDisconnects => return self.poll_event(),
                 Defect::DropsEventsOfTheDestroyed if destroyed => return self.poll_event(),
-                Defect::RepeatsDisconnects => self.repeat = Some(event.clone()),
                 _ => {}
             }
+        }
+        match model::times(self.defect, &event) {
+            0 => return self.poll_event(),
+            1 => {}
+            _ => self.repeat = Some(event.clone()),
         }
         Some(event)
     }

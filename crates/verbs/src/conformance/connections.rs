@@ -1,8 +1,7 @@
 //! How connections begin, and how they do not.
 
-use super::session::{
-    Checked, End, SMALL, Session, Side, equal, must, pattern, refused, violation,
-};
+use super::expect::{equal, must, pattern, refused, violation};
+use super::session::{Checked, End, SMALL, Session, Side};
 use super::{Rule, World};
 use crate::{
     ConnectionEvent, Event, PRIVATE_DATA_MAX, QueuePairState, RejectReason, UnreachableReason,

@@ -1,12 +1,11 @@
 //! Bytes arrive as they were sent, in the order in which they were posted.
 
-use super::session::{
-    Checked, REGION_LENGTH, SMALL, Session, Side, equal, must, pattern, send, signaled, violation,
-};
+use super::expect::{equal, must, pattern, refused, send, signaled, violation};
+use super::session::{Checked, REGION_LENGTH, SMALL, Session, Side};
 use super::{Rule, World};
 use crate::{
     AccessFlags, CompletionKind, MemoryRegion, QueuePairCapabilities, RemoteAddress,
-    ScatterGatherEntry, SendOperation, VerbsError, WorkRequestId,
+    ScatterGatherEntry, SendFlags, SendOperation, VerbsError, WorkRequestId,
 };
 use alloc::format;
 use alloc::vec;
@@ -55,7 +54,9 @@ fn unsignaled_sends(world: &mut dyn World) -> Checked {
             let wr_id = round * 100 + place;
             session.fill(&left, place * 16, &pattern(wr_id, 16))?;
             let mut request = send(wr_id, vec![left.region.entry(place * 16, 16)]);
-            request.signaled = place == 7;
+            if place != 7 {
+                request.flags = SendFlags::NONE;
+            }
             session.post_send(&left, &request)?;
         }
         session.completes(&left, &[(round * 100 + 7, Ok(CompletionKind::Send))])?;
@@ -81,7 +82,7 @@ fn full_send_queue(world: &mut dyn World) -> Checked {
             address: right.region.address,
         };
         let mut request = signaled(wr_id, SendOperation::RdmaWrite(to), Vec::new());
-        request.signaled = false;
+        request.flags = SendFlags::NONE;
         request
     };
     for wr_id in 0..8 {
@@ -134,7 +135,7 @@ fn full_receive_queue(world: &mut dyn World) -> Checked {
         .on(Side::Right)
         .post_receive(right.queue_pair, &ninth);
     let full = |error: &VerbsError| matches!(error, VerbsError::QueueFull(_));
-    super::session::refused("post to a full receive queue", &posted, full, "QueueFull")?;
+    refused("post to a full receive queue", &posted, full, "QueueFull")?;
     session.post_send(&left, &send(50, vec![left.region.entry(0, 16)]))?;
     session.completes(&left, &[(50, Ok(CompletionKind::Send))])?;
     session.completes(&right, &[(0, Ok(CompletionKind::Receive { length: 16 }))])?;
@@ -236,6 +237,10 @@ fn mixed_operations(world: &mut dyn World) -> Checked {
         entries_max: 4,
     };
     let (left, right) = session.connected(capabilities)?;
+    let fence = match session.world.facts().reads_are_repeated {
+        true => SendFlags::FENCE,
+        false => SendFlags::NONE,
+    };
     let mut random = Random::from_seed(12);
     // The lower half of left is the source of WRITEs and SENDs, the upper half the target of
     // READs; on the right, SENDs go to the lower half, WRITEs and READs to the upper, because the
@@ -265,7 +270,7 @@ fn mixed_operations(world: &mut dyn World) -> Checked {
             };
             let bytes = &source[local as usize..(local + length) as usize];
             let out = vec![left.region.entry(local, length as u32)];
-            let request = match kind {
+            let mut request = match kind {
                 0 => {
                     far[range].copy_from_slice(bytes);
                     let into = vec![right.region.entry(remote, length as u32)];
@@ -289,6 +294,7 @@ fn mixed_operations(world: &mut dyn World) -> Checked {
                     signaled(wr_id, SendOperation::RdmaRead(at), into)
                 }
             };
+            request.flags = request.flags | fence;
             session.post_send(&left, &request)?;
         }
         session.completes(&left, &expected)?;
@@ -316,7 +322,7 @@ fn beyond_the_limits(world: &mut dyn World) -> Checked {
     let over = |error: &VerbsError| matches!(error, VerbsError::LimitExceeded { .. });
     let too_long = send(1, vec![region.entry(0, limit), region.entry(0, 1)]);
     let posted = provider.post_send(left.queue_pair, &too_long);
-    super::session::refused(
+    refused(
         "send beyond the message limit",
         &posted,
         over,
@@ -324,7 +330,7 @@ fn beyond_the_limits(world: &mut dyn World) -> Checked {
     )?;
     let too_many = send(2, vec![region.entry(0, 1); SMALL.entries_max as usize + 1]);
     let posted = provider.post_send(left.queue_pair, &too_many);
-    super::session::refused("send with too many entries", &posted, over, "LimitExceeded")?;
+    refused("send with too many entries", &posted, over, "LimitExceeded")?;
     session.completes_no_more(&left)?;
     session.exchange(&left, &right)
 }

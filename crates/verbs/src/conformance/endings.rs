@@ -1,8 +1,7 @@
 //! How connections end, and that nothing is left of them.
 
-use super::session::{
-    Checked, End, SMALL, Session, Side, equal, must, refused, send, signaled, violation,
-};
+use super::expect::{equal, must, refused, send, signaled, violation};
+use super::session::{Checked, End, SMALL, Session, Side};
 use super::{Rule, World};
 use crate::{
     CompletionKind, CompletionStatus, ConnectionEvent, Event, RemoteAddress, ResourceCounts,

@@ -5,17 +5,23 @@
 //! what was expected and what came. The suite holds providers to what the trait's documentation
 //! promises and no more: where the documentation allows two answers, both pass.
 
+mod arming;
+mod by_hand;
 mod connections;
 mod data;
 mod endings;
+mod expect;
 mod one_sided;
+mod operations;
 mod queues;
 mod receives;
 mod regions;
 mod session;
+mod shared_receives;
 mod states;
+mod windows;
 
-use crate::{Address, Provider};
+use crate::{Address, CompletionStatus, Provider};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -57,13 +63,52 @@ pub enum Advance {
 }
 
 /// Deviations that a provider documents, and sizes that keep the suite short on slow ones.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// A WRITE that leaves its region may place the bytes before the edge (as hardware does,
     /// packet by packet) before it is refused.
     pub refused_write_may_be_partial: bool,
     /// How often the connection cycles of V-24 run.
     pub cycles: u32,
+    /// What a message that is longer than its receive is to its sender.
+    pub too_long_at_sender: CompletionStatus,
+    /// What it is to its receiver.
+    pub too_long_at_receiver: CompletionStatus,
+    /// A refused request raises an asynchronous event at the responder, or ends the connection
+    /// there.
+    pub refusals_are_told: bool,
+    /// Completions of a destroyed queue pair stay in the completion queue, with its handle.
+    pub destroyed_completions_stay: bool,
+    /// An overrun ends the completion queue and its queue pairs; otherwise it only loses
+    /// completions.
+    pub overrun_is_fatal: bool,
+    /// How often Last WQE Reached comes for each way into the error state.
+    pub last_work_request: RangeInclusive,
+    /// A READ whose answer the network lost is executed again, and finds what requests after it
+    /// have written that did not wait (`FENCE`; IB spec 9.7.5.1.1 and table 79).
+    pub reads_are_repeated: bool,
+}
+
+/// Bounds of a count, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeInclusive {
+    pub least: usize,
+    pub most: usize,
+}
+
+impl Facts {
+    /// As the specification says.
+    pub const IDEAL: Self = Self {
+        refused_write_may_be_partial: true,
+        cycles: 100,
+        too_long_at_sender: CompletionStatus::RemoteInvalidRequest,
+        too_long_at_receiver: CompletionStatus::LocalLength,
+        refusals_are_told: true,
+        destroyed_completions_stay: false,
+        overrun_is_fatal: true,
+        last_work_request: RangeInclusive { least: 1, most: 1 },
+        reads_are_repeated: false,
+    };
 }
 
 /// One rule of the model.
@@ -126,10 +171,15 @@ impl fmt::Display for Report {
 pub fn rules() -> Vec<Rule> {
     [
         states::RULES,
+        by_hand::RULES,
         data::RULES,
         one_sided::RULES,
+        operations::RULES,
+        windows::RULES,
         receives::RULES,
         queues::RULES,
+        arming::RULES,
+        shared_receives::RULES,
         regions::RULES,
         connections::RULES,
         endings::RULES,

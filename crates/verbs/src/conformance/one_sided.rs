@@ -1,9 +1,7 @@
 //! WRITE and READ: what the target's keys allow, and what a refusal does to both sides.
 
-use super::session::{
-    ALL_ACCESS, Checked, End, SMALL, Session, Side, equal, must, pattern, send, signaled, subject,
-    violation,
-};
+use super::expect::{equal, must, pattern, send, signaled, violation};
+use super::session::{ALL_ACCESS, Checked, End, SMALL, Session, Side, subject};
 use super::{Rule, World};
 use crate::{
     AccessFlags, AsyncEvent, CompletionKind, CompletionStatus, ConnectionEvent, Event,
@@ -201,13 +199,14 @@ fn check_refusal(session: &mut Session<'_>, left: &End, right: &End) -> Checked 
     session.reaches_error(left)?;
     session.completes(right, &[(10, flushed)])?;
     session.reaches_error(right)?;
+    if !session.world.facts().refusals_are_told {
+        return Ok(());
+    }
     let about = |event: &Event| {
         let over = matches!(
             event,
             Event::Connection(ConnectionEvent::Disconnected { .. })
-                | Event::Async(
-                    AsyncEvent::QueuePairAccessError { .. } | AsyncEvent::QueuePairFatal { .. }
-                )
+                | Event::Async(AsyncEvent::QueuePairAccessError(_) | AsyncEvent::QueuePairFatal(_))
         );
         (over && subject(event) == Some(right.queue_pair)).then_some(())
     };

@@ -1,12 +1,11 @@
 //! The ledger of completion queues, flushing, and the end of a queue pair's completions.
 
-use super::session::{
-    Checked, REGION_LENGTH, SMALL, Session, Side, equal, must, refused, send, signaled, violation,
-};
+use super::expect::{equal, must, refused, send, signaled, violation};
+use super::session::{Checked, REGION_LENGTH, SMALL, Session, Side};
 use super::{Rule, World};
 use crate::{
-    CompletionKind, CompletionStatus, QueuePair, QueuePairCapabilities, RemoteAddress,
-    SendOperation, VerbsError,
+    CompletionKind, CompletionStatus, QueuePair, QueuePairCapabilities, QueuePairInit,
+    RemoteAddress, SendFlags, SendOperation, VerbsError,
 };
 use alloc::format;
 use alloc::vec;
@@ -53,7 +52,7 @@ fn completion_queue_ledger(world: &mut dyn World) -> Checked {
     let expected = "CompletionQueueTooSmall { needed: 16, free: less }";
     let mut more = Vec::new();
     let refusal = loop {
-        match provider.create_queue_pair(end.domain, end.queue, SMALL) {
+        match provider.create_queue_pair(&QueuePairInit::new(end.domain, end.queue, SMALL)) {
             // Queues may be rounded up.
             Ok(queue_pair) if more.len() < 64 => more.push(queue_pair),
             other => break other,
@@ -75,7 +74,7 @@ fn completion_queue_ledger(world: &mut dyn World) -> Checked {
         "destroy a queue pair",
         provider.destroy_queue_pair(end.queue_pair),
     )?;
-    let made = provider.create_queue_pair(end.domain, end.queue, SMALL);
+    let made = provider.create_queue_pair(&QueuePairInit::new(end.domain, end.queue, SMALL));
     must("attach again when there is room", made)?;
     Ok(())
 }
@@ -119,7 +118,14 @@ fn completions_of_the_destroyed(world: &mut dyn World) -> Checked {
     session.settle();
     let provider = session.on(Side::Left);
     must("destroy", provider.destroy_queue_pair(left.queue_pair))?;
-    let made = provider.create_queue_pair(left.domain, left.queue, SMALL);
+    if session.world.facts().destroyed_completions_stay {
+        // They hold their entries of the ledger until they are polled.
+        let stayed = session.poll(&left)?;
+        let all_old = stayed.iter().all(|it| it.queue_pair == left.queue_pair);
+        equal("completions that stay have the old handle", &true, &all_old)?;
+    }
+    let provider = session.on(Side::Left);
+    let made = provider.create_queue_pair(&QueuePairInit::new(left.domain, left.queue, SMALL));
     let heir = must("create the next owner of the queue", made)?;
     equal(
         "the heir's handle is new",
@@ -202,7 +208,7 @@ fn failures_always_complete(world: &mut dyn World) -> Checked {
     for wr_id in 0..3 {
         let entries = vec![left.region.entry(0, 8)];
         let mut request = signaled(wr_id, SendOperation::RdmaWrite(nowhere), entries);
-        request.signaled = false;
+        request.flags = SendFlags::NONE;
         session.post_send(&left, &request)?;
     }
     let denied = Err(CompletionStatus::RemoteAccess);

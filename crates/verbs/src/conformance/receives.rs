@@ -1,6 +1,7 @@
 //! SENDs that the receiver is not ready for, or that do not fit.
 
-use super::session::{Checked, SMALL, Session, Side, equal, must, pattern, refused, send};
+use super::expect::{equal, must, pattern, refused, send};
+use super::session::{Checked, SMALL, Session, Side};
 use super::{Rule, World};
 use crate::{
     AccessFlags, CompletionKind, CompletionStatus, ReceiveRequest, VerbsError, WorkRequestId,
@@ -91,9 +92,10 @@ fn message_longer_than_receive(world: &mut dyn World) -> Checked {
     session.fill(&left, 0, &pattern(1, 64))?;
     session.post_send(&left, &send(1, vec![left.region.entry(0, 64)]))?;
     session.post_send(&left, &send(2, vec![left.region.entry(0, 8)]))?;
-    let invalid = Err(CompletionStatus::RemoteInvalidRequest);
-    session.completes(&left, &[(1, invalid), (2, FLUSHED)])?;
-    let too_long = Err(CompletionStatus::LocalLength);
+    let facts = session.world.facts();
+    let refused = Err(facts.too_long_at_sender);
+    session.completes(&left, &[(1, refused), (2, FLUSHED)])?;
+    let too_long = Err(facts.too_long_at_receiver);
     session.completes(&right, &[(10, too_long), (11, FLUSHED)])?;
     session.reaches_error(&left)?;
     session.reaches_error(&right)?;

@@ -1,6 +1,7 @@
 //! Registration: keys, bounds, and what a posted request holds on to.
 
-use super::session::{ALL_ACCESS, Checked, SMALL, Session, Side, equal, must, refused, send};
+use super::expect::{equal, must, refused, send};
+use super::session::{ALL_ACCESS, Checked, SMALL, Session, Side};
 use super::{Rule, World};
 use crate::{CompletionKind, CompletionStatus, VerbsError};
 use alloc::collections::BTreeSet;

@@ -1,18 +1,17 @@
 //! What the rules are written with: two sides, their events, and waits that end.
 
+use super::expect::{equal, must, pattern, send, violation};
 use super::{Advance, Violation, World};
 use crate::{
     AccessFlags, AsyncEvent, Completion, CompletionKind, CompletionQueue, CompletionStatus,
     ConnectionEvent, Event, Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair,
-    QueuePairCapabilities, QueuePairState, ReceiveRequest, ScatterGatherEntry, SendOperation,
-    SendRequest, VerbsError, WorkRequestId,
+    QueuePairCapabilities, QueuePairInit, QueuePairState, ReceiveRequest, ScatterGatherEntry,
+    SendRequest, Subject, WorkRequestId,
 };
 use alloc::format;
-use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Debug;
-use legato_base::Random;
 
 pub(super) type Checked<T = ()> = Result<T, Violation>;
 
@@ -121,10 +120,17 @@ impl<'w> Session<'w> {
         })
     }
 
-    /// Events about one queue pair that no rule has taken yet.
+    /// How many events that no rule has taken yet are as `pick` says.
+    pub(super) fn count_events(&mut self, side: Side, pick: impl Fn(&Event) -> bool) -> usize {
+        self.gather_events();
+        let events = self.events[side as usize].iter();
+        events.filter(|event| pick(event)).count()
+    }
+
+    /// Events about one queue pair that no rule has taken yet, except for mere hints.
     pub(super) fn events_about(&mut self, end: &End) -> Vec<Event> {
         self.gather_events();
-        let about = |event: &&Event| subject(event) == Some(end.queue_pair);
+        let about = |event: &&Event| subject(event) == Some(end.queue_pair) && !is_hint(event);
         self.events[end.side as usize]
             .iter()
             .filter(about)
@@ -137,6 +143,16 @@ impl<'w> Session<'w> {
             queue_pair: end.queue_pair,
         });
         self.event(end.side, "Disconnected at the peer", |event| {
+            (*event == wanted).then_some(())
+        })
+    }
+
+    /// Waits until the queue pair can be connected again.
+    pub(super) fn time_wait_over(&mut self, end: &End) -> Checked {
+        let wanted = Event::Connection(ConnectionEvent::TimeWaitExit {
+            queue_pair: end.queue_pair,
+        });
+        self.event(end.side, "TimeWaitExit", |event| {
             (*event == wanted).then_some(())
         })
     }
@@ -168,7 +184,7 @@ impl<'w> Session<'w> {
         )?;
         let queue_pair = must(
             "create a queue pair",
-            provider.create_queue_pair(domain, queue, capabilities),
+            provider.create_queue_pair(&QueuePairInit::new(domain, queue, capabilities)),
         )?;
         let region = must(
             "allocate a region",
@@ -208,6 +224,12 @@ impl<'w> Session<'w> {
     pub(super) fn connected(&mut self, capabilities: QueuePairCapabilities) -> Checked<(End, End)> {
         let left = self.end(Side::Left, capabilities)?;
         let right = self.end(Side::Right, capabilities)?;
+        self.connect(&left, &right)?;
+        Ok((left, right))
+    }
+
+    /// Connects two queue pairs in Init.
+    pub(super) fn connect(&mut self, left: &End, right: &End) -> Checked {
         let address = self.world.fresh_address();
         let listener = must("listen", self.on(Side::Right).listen(&address))?;
         must(
@@ -219,13 +241,12 @@ impl<'w> Session<'w> {
             "accept",
             self.on(Side::Right).accept(request, right.queue_pair, &[]),
         )?;
-        self.established(&left)?;
-        self.established(&right)?;
+        self.established(left)?;
+        self.established(right)?;
         must(
             "close the listener",
             self.on(Side::Right).close_listener(listener),
-        )?;
-        Ok((left, right))
+        )
     }
 
     /// The next peer at `listener`, with its private data.
@@ -375,90 +396,36 @@ impl<'w> Session<'w> {
     }
 }
 
+/// Says nothing that a rule could rely on.
+const fn is_hint(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Connection(ConnectionEvent::TimeWaitExit { .. })
+            | Event::Async(
+                AsyncEvent::CommunicationEstablished(_)
+                    | AsyncEvent::SendQueueDrained(_)
+                    | AsyncEvent::LastWorkRequestReached(_)
+            )
+    )
+}
+
 /// The queue pair that an event is about.
 pub(super) fn subject(event: &Event) -> Option<QueuePair> {
     match event {
-        Event::Connection(ConnectionEvent::Requested { .. }) => None,
+        Event::Connection(ConnectionEvent::Requested { .. }) | Event::CompletionQueueReady(_) => {
+            None
+        }
         Event::Connection(
             ConnectionEvent::Established { queue_pair, .. }
             | ConnectionEvent::Rejected { queue_pair, .. }
             | ConnectionEvent::Unreachable { queue_pair, .. }
-            | ConnectionEvent::Disconnected { queue_pair },
-        )
-        | Event::Async(
-            AsyncEvent::QueuePairFatal { queue_pair }
-            | AsyncEvent::QueuePairAccessError { queue_pair }
-            | AsyncEvent::QueuePairRequestError { queue_pair },
+            | ConnectionEvent::Disconnected { queue_pair }
+            | ConnectionEvent::DeviceRemoved { queue_pair }
+            | ConnectionEvent::TimeWaitExit { queue_pair },
         ) => Some(*queue_pair),
+        Event::Async(event) => match event.subject() {
+            Subject::QueuePair(queue_pair) => Some(queue_pair),
+            _ => None,
+        },
     }
-}
-
-/// A signaled SEND.
-pub(super) const fn send(wr_id: u64, entries: Vec<ScatterGatherEntry>) -> SendRequest {
-    signaled(wr_id, SendOperation::Send, entries)
-}
-
-pub(super) const fn signaled(
-    wr_id: u64,
-    operation: SendOperation,
-    entries: Vec<ScatterGatherEntry>,
-) -> SendRequest {
-    SendRequest {
-        wr_id: WorkRequestId(wr_id),
-        operation,
-        entries,
-        signaled: true,
-    }
-}
-
-/// Bytes that differ for each seed and place.
-pub(super) fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random::from_seed(seed);
-    (0..length)
-        .map(|_| (random.next_u64() >> 56) as u8)
-        .collect()
-}
-
-pub(super) fn violation(what: &str, expected: &str, got: &str) -> Violation {
-    Violation {
-        what: what.to_string(),
-        expected: expected.to_string(),
-        got: got.to_string(),
-    }
-}
-
-/// A call that the model allows must not be refused.
-pub(super) fn must<T>(what: &str, result: Result<T, VerbsError>) -> Checked<T> {
-    result.map_err(|error| violation(what, "success", &format!("refused: {error}")))
-}
-
-pub(super) fn equal<T: PartialEq + Debug + ?Sized>(what: &str, expected: &T, got: &T) -> Checked {
-    if expected == got {
-        return Ok(());
-    }
-    Err(violation(
-        what,
-        &shortened(&format!("{expected:?}")),
-        &shortened(&format!("{got:?}")),
-    ))
-}
-
-pub(super) fn refused<T: Debug>(
-    what: &str,
-    result: &Result<T, VerbsError>,
-    allowed: impl Fn(&VerbsError) -> bool,
-    expected: &str,
-) -> Checked {
-    match result {
-        Err(error) if allowed(error) => Ok(()),
-        other => Err(violation(what, expected, &format!("{other:?}"))),
-    }
-}
-
-/// Long byte vectors say nothing to a reader.
-fn shortened(text: &str) -> alloc::string::String {
-    if text.len() <= 600 {
-        return text.to_string();
-    }
-    format!("{}...", &text[..600])
 }

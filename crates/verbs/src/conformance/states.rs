@@ -1,6 +1,7 @@
 //! Which calls each state of a queue pair allows.
 
-use super::session::{Checked, End, SMALL, Session, Side, equal, must, pattern, refused, send};
+use super::expect::{equal, must, pattern, refused, send};
+use super::session::{Checked, End, SMALL, Session, Side};
 use super::{Rule, World};
 use crate::{
     CompletionKind, CompletionStatus, PRIVATE_DATA_MAX, QueuePairState, ReceiveRequest, VerbsError,
@@ -49,7 +50,7 @@ fn refuses_connection_calls(
         let connected = provider.connect(end.queue_pair, &address, &[]);
         invalid_state("connect outside Init", &connected)?;
     }
-    if state != QueuePairState::Reset {
+    if !matches!(state, QueuePairState::Reset | QueuePairState::Init) {
         let modified = provider.modify_to_init(end.queue_pair);
         invalid_state("modify to Init outside Reset", &modified)?;
     }

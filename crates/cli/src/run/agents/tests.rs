@@ -1,19 +1,21 @@
 //! A test plays the agent: it connects, speaks, and goes away in every way.
 
+use super::super::budget::Ledger;
 use super::super::control::ControlListener;
 use super::*;
 use crate::machine::random_name;
+use legato_base::Bytes;
 use legato_base::wire::control::{AgentMessage, WELCOME_SIZE};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
-    SocketAddrUnix, SocketFlags, SocketType, connect, recv, sendmsg, shutdown, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect,
+    recv, recvmsg, sendmsg, shutdown, socket_with,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::fs::File;
-use std::io::{IoSlice, Read as _, Write as _};
+use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 
@@ -27,8 +29,10 @@ struct Scene {
 fn welcome() -> Welcome {
     Welcome {
         cache_bytes: 64 << 20,
+        share_bytes: 62 << 20,
         client: 5,
         nodes: vec!["shm:@a".into()],
+        key: None,
     }
 }
 
@@ -82,7 +86,15 @@ impl Scene {
     }
 
     fn drive(&mut self) -> Vec<Notice> {
-        self.agent.handle_input(welcome, Instant::now())
+        let mut ledger = Ledger::new(Bytes::mib(64));
+        let take_on = |_| {
+            Some(TakenOn {
+                account: ledger.open().0,
+                welcome: welcome(),
+                proxy: None,
+            })
+        };
+        self.agent.handle_input(take_on, Instant::now())
     }
 
     /// Hello, Welcome, Ready with a userfaultfd (a pipe's end here) and a page of counters.
@@ -92,7 +104,8 @@ impl Scene {
         assert!(self.drive().is_empty());
         let mut bytes = [0; WELCOME_SIZE];
         let (length, _) = recv(&self.agent_side, &mut bytes, RecvFlags::empty()).unwrap();
-        assert_eq!(Welcome::parse(&bytes[..length]), Ok(welcome()));
+        let answer = SupervisorMessage::Welcome(welcome());
+        assert_eq!(SupervisorMessage::parse(&bytes[..length]), Ok(answer));
         let (held_end, userfaultfd) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let stats_file = memfd_create("stats", MemfdFlags::CLOEXEC).unwrap();
         let mut page = StatsPage::default();
@@ -103,7 +116,7 @@ impl Scene {
             .write_all(&bytes)
             .unwrap();
         self.send(AgentMessageBody::Ready, &[&userfaultfd, &stats_file]);
-        assert!(self.drive().is_empty());
+        assert!(matches!(self.drive()[..], [Notice::Ready]));
         assert!(self.agent.has_attached());
         held_end
     }
@@ -126,6 +139,27 @@ fn is_released(held_end: &OwnedFd) -> bool {
     poll(&mut descriptors, Some(&Timespec::default())).unwrap() > 0
 }
 
+/// The kernel reports what the agent did not read before it hands out what the agent had sent.
+#[test]
+fn a_goodbye_counts_although_an_order_was_left_unread() {
+    let mut scene = scene();
+    let _held_end = scene.attach(7);
+    assert!(
+        scene
+            .agent
+            .send(&SupervisorMessage::Share { bytes: 1 << 20 })
+    );
+    scene.send(AgentMessageBody::Done, &[]);
+    scene.agent_side = new_socket();
+    // A program that another test starts at this moment may have a copy, until it has begun.
+    while scene.agent.peer().is_some() {
+        assert!(scene.drive().is_empty());
+        std::thread::yield_now();
+    }
+    assert!(scene.agent.ended());
+    scene.end_program();
+}
+
 #[test]
 fn an_agent_that_says_goodbye_leaves_its_counters() {
     let mut scene = scene();
@@ -141,6 +175,30 @@ fn an_agent_that_says_goodbye_leaves_its_counters() {
         ("cat", scene.program.id() as i32)
     );
     scene.end_program();
+}
+
+/// The kernel reports that first (ECONNRESET), and the goodbye after it.
+#[test]
+fn an_agent_that_leaves_without_reading_its_orders_has_said_goodbye() {
+    let mut scene = scene();
+    scene.attach(0);
+    assert!(scene.agent.send(&SupervisorMessage::Share { bytes: 1 }));
+    scene.send(AgentMessageBody::Done, &[]);
+    let Scene {
+        mut program,
+        agent_side,
+        mut agent,
+    } = scene;
+    drop(agent_side);
+    // A program that another test starts at this moment may have a copy for a while.
+    while !agent.ended() {
+        let notices = agent.handle_input(|_| None, Instant::now());
+        assert!(notices.is_empty(), "{notices:?}");
+        assert_eq!(agent.deadline(), None, "taken for dead");
+        std::thread::yield_now();
+    }
+    drop(program.stdin.take());
+    program.wait().unwrap();
 }
 
 #[test]
@@ -225,6 +283,102 @@ fn news_of_an_agent_become_notices() {
     scene.hang_up();
     assert!(scene.agent.ended(), "it has said why it goes");
     scene.end_program();
+}
+
+#[test]
+fn an_agent_reports_and_takes_orders() {
+    let mut scene = scene();
+    let usage = Usage {
+        resident_bytes: 5 << 20,
+        ..Usage::default()
+    };
+    scene.attach(0);
+    scene.send(AgentMessageBody::Usage(usage), &[]);
+    scene.send(AgentMessageBody::Holds { bytes: 7 }, &[]);
+    let notices = scene.drive();
+    assert!(
+        matches!(notices[..], [Notice::Usage(told), Notice::Holds { bytes: 7 }] if told == usage),
+        "{notices:?}"
+    );
+    let order = SupervisorMessage::Share { bytes: 1 << 20 };
+    assert!(scene.agent.send(&order));
+    let mut bytes = [0; WELCOME_SIZE];
+    let (length, _) = recv(&scene.agent_side, &mut bytes, RecvFlags::empty()).unwrap();
+    assert_eq!(SupervisorMessage::parse(&bytes[..length]), Ok(order));
+    scene.send(AgentMessageBody::Done, &[]);
+    scene.hang_up();
+    assert!(!scene.agent.send(&SupervisorMessage::Share { bytes: 1 }));
+    scene.end_program();
+}
+
+/// An order that comes too late is left unread, and Linux speaks of that first.
+#[test]
+fn a_goodbye_is_heard_though_an_order_came_too_late() {
+    let mut scene = scene();
+    scene.attach(7);
+    scene.send(AgentMessageBody::Done, &[]);
+    assert!(scene.agent.send(&SupervisorMessage::Share { bytes: 1 }));
+    scene.agent_side = new_socket();
+    // A program that another test starts at this moment may have a copy, for that moment.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !scene.agent.ended() {
+        assert!(Instant::now() < deadline, "no goodbye was heard");
+        assert!(scene.drive().is_empty());
+        std::thread::yield_now();
+    }
+    assert_eq!(scene.agent.report().unwrap().stats.counters.faults, 7);
+    scene.end_program();
+}
+
+/// The supervisor's end of a hand's connection goes to the agent: what the hand then says, the
+/// agent hears.
+#[test]
+fn the_connection_of_a_hand_is_passed_on() {
+    let (mut hand, mut scene) = (scene(), scene());
+    scene.attach(0);
+    let (program, address) = (77, 0x7000_0000);
+    hand.send(AgentMessageBody::Hand { program, address }, &[]);
+    let mut notices = hand.drive();
+    assert!(hand.agent.ended());
+    assert!(hand.agent.report().is_none());
+    let pid = hand.program.id();
+    let Some(Notice::Hand {
+        pid: child,
+        program: 77,
+        address: 0x7000_0000,
+        connection,
+    }) = notices.pop()
+    else {
+        panic!("not taken for a hand");
+    };
+    assert_eq!(child, pid);
+    let order = SupervisorMessage::Hand { pid, address };
+    assert!(scene.agent.hand_over(&order, connection));
+    let passed = receive_descriptor(&scene.agent_side, order);
+    hand.send(AgentMessageBody::Holds { bytes: 3 }, &[]);
+    let mut bytes = [0; 256];
+    let (length, _) = recv(&passed, &mut bytes, RecvFlags::empty()).unwrap();
+    let heard = AgentMessage::parse(&bytes[..length]).unwrap();
+    assert_eq!(heard.body, AgentMessageBody::Holds { bytes: 3 });
+    hand.end_program();
+    scene.end_program();
+}
+
+fn receive_descriptor(socket: &OwnedFd, expected: SupervisorMessage) -> OwnedFd {
+    let mut bytes = [0; WELCOME_SIZE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let length = recvmsg(socket, &mut parts, &mut ancillary, flags)
+        .unwrap()
+        .bytes;
+    assert_eq!(SupervisorMessage::parse(&bytes[..length]), Ok(expected));
+    let rights = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    rights.expect("a descriptor comes with it")
 }
 
 #[test]

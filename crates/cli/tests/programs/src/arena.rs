@@ -42,6 +42,18 @@ impl Arena {
         Ok(Self { base, pages })
     }
 
+    /// Gives the last pages away: they stay in the same mapping, and are another's to use.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[must_use]
+    pub fn split_off(&mut self, pages: u64) -> Self {
+        assert!(pages < self.pages, "{pages} of {} pages", self.pages);
+        self.pages -= pages;
+        let base = self.base.wrapping_byte_add(self.length());
+        Self { base, pages }
+    }
+
     pub fn pages(&self) -> u64 {
         self.pages
     }

@@ -2,16 +2,24 @@
 //! what they use and what they leave behind.
 
 mod capture;
+mod cgroup;
+mod hosts;
 mod node;
 mod process;
 mod programs;
 mod run;
 mod sampler;
 
-pub(crate) use node::Node;
-pub(crate) use process::{marked, wait_until_gone};
-pub(crate) use programs::{legato, python, system_program, test_directory, test_program};
+pub(crate) use cgroup::Cgroup;
+pub(crate) use hosts::Hosts;
+pub(crate) use node::{Node, SECRET_VARIABLE, status_of};
+pub(crate) use process::{Process, Resident, marked, wait_until_gone};
+pub(crate) use programs::{
+    archive, compiled_go, legato, python, static_c, static_test_program, system_program,
+    system_python, test_directory, test_program,
+};
 pub(crate) use run::{Finished, Run, Running};
+pub(crate) use sampler::held_through;
 
 use std::time::{Duration, Instant};
 

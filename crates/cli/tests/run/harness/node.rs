@@ -1,12 +1,15 @@
 //! A memory node that the test controls.
 
 use super::process::Process;
-use super::sampler::unix_sockets;
 use super::{legato, poll_until};
 use rustix::process::Signal;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+/// Names the file of the secret.
+pub(crate) const SECRET_VARIABLE: &str = "LEGATO_SECRET_FILE";
 
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -22,20 +25,40 @@ impl Node {
             std::process::id(),
             NEXT.fetch_add(1, Relaxed)
         );
-        let address = format!("shm:{name}");
-        let child = Command::new(legato())
-            .args(["node", "--memory", memory, "--listen", &address])
+        Self::start_at(memory, &format!("shm:{name}"))
+    }
+
+    /// A node at an address that was another one's.
+    pub(crate) fn start_at(memory: &str, address: &str) -> Self {
+        Self::start_by(Command::new(legato()), memory, address)
+    }
+
+    /// A node that has said that it listens; `legato` starts the binary. Without a secret it is told that
+    /// anybody may use it.
+    pub(crate) fn start_by(mut legato: Command, memory: &str, address: &str) -> Self {
+        let has_secret = legato.get_envs().any(|(name, _)| name == SECRET_VARIABLE);
+        legato.arg("node");
+        if !has_secret {
+            legato.arg("--insecure");
+        }
+        let mut child = legato
+            .args(["--json", "--memory", memory])
+            .args(["--listen", address])
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .expect("a node starts");
-        let mut node = Self { child, address };
-        poll_until("the node listens", Duration::from_secs(30), || {
-            let ended = node.child.try_wait().unwrap();
-            assert!(ended.is_none(), "the node ended: {ended:?}");
-            unix_sockets().iter().any(|(_, socket)| *socket == name)
-        });
+        let stdout = child.stdout.take().unwrap();
+        let address = address.to_owned();
+        let node = Self { child, address };
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert!(line.contains("memory_bytes"), "the node says: {line}");
         node
+    }
+
+    pub(crate) fn process(&self) -> Process {
+        Process::find(self.child.id() as i32).expect("the node runs")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -65,4 +88,12 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What `legato node status --json` says; `legato` starts the binary.
+pub(crate) fn status_of(mut legato: Command, address: &str) -> serde_json::Value {
+    legato.args(["node", "status", "--json", "--node", address]);
+    let output = legato.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -13,6 +13,10 @@ pub(crate) struct Process {
     start: u64,
 }
 
+/// Fields of proc_pid_stat(5), from 1.
+const SESSION: usize = 6;
+const EXIT_SIGNAL: usize = 38;
+
 impl Process {
     pub(crate) fn find(pid: i32) -> Option<Self> {
         let (state, start) = state_and_start(pid)?;
@@ -32,16 +36,73 @@ impl Process {
     /// A program of the test, not the supervisor, a node, or a process that is yet to become one.
     pub(crate) fn is_program(&self) -> bool {
         let executable = fs::read_link(format!("/proc/{}/exe", self.pid));
-        executable.is_ok_and(|path| !path.starts_with(legato())) && !self.leads_a_session()
+        executable.is_ok_and(|path| !path.starts_with(legato())) && !self.shares_memory()
     }
 
-    /// True for agents, which leave the program's session; none of the test programs does. An
-    /// agent shares its program's memory, so counting both would count that twice.
-    fn leads_a_session(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The command name is in parentheses; state, parent, group and session follow.
-        let after_name = stat.rsplit(") ").next().unwrap_or_default();
-        after_name.split(' ').nth(3) == Some(self.pid.to_string().as_str())
+    /// True for the agent of a program and the hand in a child. They have the memory of another
+    /// process, so counting both would count that twice.
+    pub(crate) fn shares_memory(&self) -> bool {
+        // Until they are reparented they end without a signal, unlike forked processes.
+        self.leads_a_session() || self.stat_field(EXIT_SIGNAL).as_deref() == Some("0")
+    }
+
+    /// True for agents and hands, which leave the program's session first of all; none of the test
+    /// programs does.
+    pub(crate) fn leads_a_session(&self) -> bool {
+        self.stat_field(SESSION) == Some(self.pid.to_string())
+    }
+
+    fn stat_field(&self, number: usize) -> Option<String> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        // The command name is in parentheses; the third field follows.
+        let (_, after_name) = stat.rsplit_once(") ")?;
+        Some(after_name.split(' ').nth(number - 3)?.to_owned())
+    }
+
+    /// Open descriptors.
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count)
+    }
+
+    /// Open descriptors, but for those whose target's name has `part`.
+    pub(crate) fn descriptors_without(&self, part: &str) -> usize {
+        let all = fs::read_dir(format!("/proc/{}/fd", self.pid));
+        let targets = all.into_iter().flatten().flatten();
+        let others = targets.filter(|entry| {
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            !target.to_string_lossy().contains(part)
+        });
+        others.count()
+    }
+
+    /// Where its stack is, while it waits in the kernel (proc_pid_syscall(5)).
+    pub(crate) fn stack_pointer(&self) -> Option<u64> {
+        let line = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).ok()?;
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let pointer = fields
+            .len()
+            .checked_sub(2)
+            .and_then(|index| fields.get(index))?;
+        u64::from_str_radix(pointer.trim_start_matches("0x"), 16).ok()
+    }
+
+    /// VmFlags of the mapping at an address; ` um` among them means that missing pages are
+    /// reported to a userfaultfd (proc_pid_smaps(5)).
+    pub(crate) fn flags_of_mapping(&self, address: u64) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{}/smaps", self.pid)).ok()?;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let mut inside = false;
+        for line in text.lines() {
+            let range = line.split(' ').next().and_then(|word| word.split_once('-'));
+            if let Some((Some(start), Some(end))) =
+                range.map(|(start, end)| (number(start), number(end)))
+            {
+                inside = (start..end).contains(&address);
+            } else if inside && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return Some(flags.to_owned());
+            }
+        }
+        None
     }
 
     /// RssAnon and RssShmem of /proc/PID/status, in bytes.
@@ -61,6 +122,29 @@ impl Process {
     pub(crate) fn command(&self) -> String {
         let bytes = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).replace('\0', " ")
+    }
+
+    /// What the process is and where each of its threads waits, for the message of a test that
+    /// finds it hanging.
+    pub(crate) fn describe(&self) -> String {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
+        let threads = tasks.into_iter().flatten().flatten().map(|task| {
+            let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            let status = read("status");
+            let field = |name| status.lines().find(|line| line.starts_with(name));
+            format!(
+                "{:?} {:?} {:?} in {}, system call {}, ns run and waiting to run {}",
+                task.file_name(),
+                field("State:"),
+                field("TracerPid:"),
+                read("wchan"),
+                read("syscall").trim_end(),
+                // Documentation/scheduler/sched-stats.rst
+                read("schedstat").trim_end()
+            )
+        });
+        let threads: Vec<String> = threads.collect();
+        format!("{self:?} {}: {}", self.command(), threads.join("; "))
     }
 
     fn children(&self) -> Vec<Self> {

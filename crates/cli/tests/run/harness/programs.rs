@@ -42,6 +42,61 @@ pub(crate) fn test_program(name: &str) -> PathBuf {
     directory.join(name)
 }
 
+/// The same without a dynamic loader and at a fixed address.
+pub(crate) fn static_test_program(name: &str) -> PathBuf {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    let directory = DIRECTORY.get_or_init(|| {
+        let directory = legato().parent().unwrap().parent().unwrap().join("static");
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let flags = "-Ctarget-feature=+crt-static -Crelocation-model=static";
+        let status = Command::new(cargo)
+            .args(["build", "--quiet", "--offline", "--release"])
+            .args(["--package", "legato-test-programs"])
+            // Named, so that the flags are not for what runs during the build.
+            .args(["--target", TARGET, "--target-dir"])
+            .arg(&directory)
+            .env("RUSTFLAGS", flags)
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            .current_dir(workspace())
+            .status()
+            .expect("cargo starts");
+        assert!(status.success(), "the test programs do not build");
+        directory.join(TARGET).join("release")
+    });
+    directory.join(name)
+}
+
+/// A static program from C source, by `cc` or `musl-gcc`.
+pub(crate) fn static_c(compiler: &str, source: &str) -> PathBuf {
+    let directory = test_directory();
+    let file = directory.join("program.c");
+    std::fs::write(&file, source).unwrap();
+    let program = directory.join("program");
+    let mut command = Command::new(system_program(compiler));
+    command
+        .args(["-O1", "-static", "-o"])
+        .args([&program, &file]);
+    assert!(command.status().unwrap().success(), "{source}");
+    program
+}
+
+/// A static program from Go source.
+pub(crate) fn compiled_go(source: &str) -> PathBuf {
+    let directory = test_directory();
+    std::fs::write(directory.join("program.go"), source).unwrap();
+    let status = Command::new(system_program("go"))
+        .args(["build", "-o", "program", "program.go"])
+        .envs([("CGO_ENABLED", "0"), ("GO111MODULE", "off")])
+        .envs([("GOFLAGS", ""), ("GOTOOLCHAIN", "local")])
+        // Next to the build directory's other temporary files, to be found again by other tests.
+        .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"))
+        .current_dir(&directory)
+        .status();
+    assert!(status.unwrap().success(), "{source}");
+    directory.join("program")
+}
+
 /// A program that the system or `scripts/setup` has installed.
 pub(crate) fn system_program(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -60,6 +115,28 @@ pub(crate) fn python() -> PathBuf {
         python.display()
     );
     python
+}
+
+/// Debian's own Python, with its `test` package.
+pub(crate) fn system_python() -> PathBuf {
+    let python = PathBuf::from("/usr/bin/python3");
+    assert!(
+        python.is_file(),
+        "no {}: run scripts/setup",
+        python.display()
+    );
+    python
+}
+
+/// A source archive that `scripts/setup` has fetched.
+pub(crate) fn archive(name: &str) -> PathBuf {
+    let archive = workspace().join("target").join(name);
+    assert!(
+        archive.is_file(),
+        "{} is missing: run scripts/setup",
+        archive.display()
+    );
+    archive
 }
 
 fn workspace() -> &'static Path {

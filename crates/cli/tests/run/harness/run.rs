@@ -1,19 +1,25 @@
 //! One program, plain or under `legato run`.
 
 use super::capture::Capture;
+use super::cgroup::Cgroup;
+use super::hosts::Host;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
 use super::{DEADLINE, OUTPUT_DEADLINE, legato, test_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT};
+use signal_hook::flag::register_conditional_shutdown;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 /// What to run, and how.
@@ -24,6 +30,22 @@ pub(crate) struct Run {
     environment: Vec<(OsString, OsString)>,
     pause: Duration,
     quiet: bool,
+    /// A control group for everything that is started.
+    group: Option<PathBuf>,
+    /// What starts a program on another host, or nothing.
+    enter: Vec<String>,
+}
+
+/// Who starts the tests in the background or with nohup has them ignore signals, and so would every
+/// program that they start. A handler is not inherited.
+fn ignore_no_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in [SIGINT, SIGQUIT, SIGHUP] {
+            let always = Arc::new(AtomicBool::new(true));
+            register_conditional_shutdown(signal, 128 + signal, always).unwrap();
+        }
+    });
 }
 
 impl Run {
@@ -43,6 +65,8 @@ impl Run {
             environment: Vec::new(),
             pause: Duration::from_millis(5),
             quiet: true,
+            group: None,
+            enter: Vec::new(),
         }
     }
 
@@ -92,7 +116,20 @@ impl Run {
         self
     }
 
+    /// Inside a control group: the supervisor, its nodes and the programs.
+    pub(crate) fn inside(mut self, group: &Cgroup) -> Self {
+        self.group = Some(group.directory.clone());
+        self
+    }
+
+    /// On another host.
+    pub(crate) fn on(mut self, host: &Host) -> Self {
+        self.enter = host.enter();
+        self
+    }
+
     pub(crate) fn start(self) -> Running {
+        ignore_no_signals();
         let directory = test_directory();
         let stats = directory.join("stats.json");
         let mark = format!("LEGATO_TEST_MARK={}", directory.display());
@@ -100,7 +137,24 @@ impl Run {
         std::fs::create_dir(&temporary).unwrap();
         let mut command = match &self.options {
             Some(options) => {
-                let mut command = Command::new(legato());
+                let mut command = match &self.group {
+                    // The shell becomes legato, in the group.
+                    Some(group) => {
+                        let script = "echo $$ >\"$0\"/cgroup.procs && exec \"$@\"";
+                        let mut shell = Command::new("sh");
+                        shell.arg("-c").arg(script).arg(group).arg(legato());
+                        shell
+                    }
+                    None => match self.enter.split_first() {
+                        // nsenter becomes legato.
+                        Some((enter, arguments)) => {
+                            let mut command = Command::new(enter);
+                            command.args(arguments).arg(legato());
+                            command
+                        }
+                        None => Command::new(legato()),
+                    },
+                };
                 command.arg("run").arg("--stats").arg(&stats);
                 command.args(options.iter().flat_map(|(name, value)| [name, value]));
                 command
@@ -132,7 +186,7 @@ impl Run {
             stdout: Capture::of(child.stdout.take().unwrap()),
             stderr: Capture::of(child.stderr.take().unwrap()),
             sampler: root.map(|root| Sampler::of(root, self.pause)),
-            _watchdog: root.map(watch),
+            _watchdog: root.map(|root| watch(root, mark.clone())),
             begin: Instant::now(),
             child,
             mark,
@@ -165,11 +219,14 @@ pub(crate) struct Running {
     temporary: PathBuf,
 }
 
-/// Kills the process when the deadline has passed, so that nothing that waits for it waits for ever.
-fn watch(process: Process) -> Sender<()> {
+/// Kills the process when the deadline has passed, so that nothing that waits for it waits for ever,
+/// and says what every process of the run was doing.
+fn watch(process: Process, mark: String) -> Sender<()> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         if receiver.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) && process.is_alive() {
+            let left: Vec<String> = marked(&mark).iter().map(Process::describe).collect();
+            eprintln!("killed after {DEADLINE:?}: {left:#?}");
             process.signal(Signal::KILL);
         }
     });
@@ -215,6 +272,21 @@ impl Running {
         }
     }
 
+    /// Standard output as far as it is there.
+    pub(crate) fn output_so_far(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.bytes()).into_owned()
+    }
+
+    /// The number that follows `text` in what the program has written.
+    pub(crate) fn number_after(&self, text: &str) -> u64 {
+        let output = String::from_utf8_lossy(&self.stdout.bytes()).into_owned();
+        let rest = output.split_once(text).map(|(_, rest)| rest);
+        let digits = rest.and_then(|rest| rest.split_whitespace().next());
+        digits
+            .and_then(|digits| digits.parse().ok())
+            .unwrap_or_else(|| panic!("no number after '{text}' in {output}"))
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
     }
@@ -234,8 +306,9 @@ impl Running {
             let ended = stream.wait_for_end(Duration::from_secs(20));
             assert!(
                 ended,
-                "a process that is left holds the output: {:?}",
-                marked(&self.mark)
+                "after {status} a process that is left holds the output: {:#?}; standard error: {}",
+                self.left(),
+                errors()
             );
         }
         let seen = self.sampler.take().map(Sampler::finish).unwrap_or_default();
@@ -252,6 +325,12 @@ impl Running {
                 .map(|file| file.path().display().to_string())
                 .collect(),
         }
+    }
+
+    /// Who is there still, and what it does.
+    fn left(&self) -> Vec<String> {
+        let left = marked(&self.mark);
+        left.iter().map(Process::describe).collect()
     }
 
     fn wait(&self, limit: Duration) -> bool {

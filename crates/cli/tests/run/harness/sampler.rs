@@ -13,11 +13,15 @@ use std::time::Duration;
 pub(crate) struct Seen {
     /// Anonymous memory of all programs together (nodes and supervisor apart), at its highest.
     pub(crate) anonymous_peak: u64,
+    /// Who had it then.
+    pub(crate) at_peak: Vec<(Process, Resident)>,
     /// Shared memory of all programs together, at its highest: the far memory they have mapped.
     pub(crate) shared_peak: u64,
     pub(crate) samples: u64,
     /// Everything that ran, the supervisor and the nodes included.
     pub(crate) processes: BTreeSet<Process>,
+    /// Of the last sample.
+    resident: Vec<(Process, Resident)>,
     /// Names of Unix sockets that any of them held.
     pub(crate) sockets: BTreeSet<String>,
 }
@@ -64,11 +68,21 @@ impl Sampler {
 impl Seen {
     fn sample(&mut self, programs: &[Process]) {
         self.samples += 1;
-        let now: Vec<Resident> = programs.iter().filter_map(Process::resident).collect();
-        self.anonymous_peak = self
-            .anonymous_peak
-            .max(now.iter().map(|one| one.anonymous).sum());
-        self.shared_peak = self.shared_peak.max(now.iter().map(|one| one.shared).sum());
+        // What was about to become an agent when it was found is one by now.
+        let programs = programs.iter().filter(|one| !one.shares_memory());
+        let now: Vec<(Process, Resident)> = programs
+            .filter_map(|one| Some((*one, one.resident()?)))
+            .collect();
+        let held = held_through(&self.resident, &now);
+        let anonymous: u64 = held.iter().map(|one| one.anonymous).sum();
+        if anonymous > self.anonymous_peak {
+            self.anonymous_peak = anonymous;
+            self.at_peak.clone_from(&now);
+        }
+        self.shared_peak = self
+            .shared_peak
+            .max(held.iter().map(|one| one.shared).sum());
+        self.resident = now;
     }
 
     fn note(&mut self, all: &[Process]) {
@@ -83,8 +97,27 @@ impl Seen {
     }
 }
 
+/// What each process had in two samples. Processes are looked at one after the other: what one
+/// has given up and another taken between two looks would count twice in a single sample.
+pub(crate) fn held_through(
+    before: &[(Process, Resident)],
+    now: &[(Process, Resident)],
+) -> Vec<Resident> {
+    if let [(_, only)] = now {
+        return vec![*only];
+    }
+    let both = now.iter().filter_map(|(process, now)| {
+        let (_, before) = before.iter().find(|(one, _)| one == process)?;
+        Some(Resident {
+            anonymous: now.anonymous.min(before.anonymous),
+            shared: now.shared.min(before.shared),
+        })
+    });
+    both.collect()
+}
+
 /// Inode and name of every named Unix socket of the machine; abstract names begin with @.
-pub(crate) fn unix_sockets() -> Vec<(String, String)> {
+fn unix_sockets() -> Vec<(String, String)> {
     let table = fs::read_to_string("/proc/net/unix").unwrap();
     let named = |line: &str| {
         let mut fields = line.split_whitespace().skip(6);

@@ -1,6 +1,7 @@
 //! Fills memory, prints `ready`, waits for a line on standard input, then reads everything back.
 //!
-//! `hold --bytes SIZE [--catch-sigbus]`: a page whose access raises SIGBUS is lost. With
+//! `hold --bytes SIZE [--lock] [--catch-sigbus]`: with --lock the memory is locked (`mlock(2)`). A
+//! page whose access raises SIGBUS is lost. With
 //! --catch-sigbus a handler counts it and puts a fresh page in its place; without, the program
 //! ends as programs do.
 
@@ -13,9 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
 fn main() -> ExitCode {
-    let options = Options::parse(&["--bytes"], &["--catch-sigbus"]);
+    let options = Options::parse(&["--bytes"], &["--catch-sigbus", "--lock"]);
     let pages = options.pages("--bytes", Bytes::mib(128));
-    match run(pages, options.flag("--catch-sigbus")) {
+    match run(pages, &options) {
         Ok(status) => status,
         Err(error) => {
             eprintln!("hold: {error}");
@@ -24,10 +25,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(pages: u64, catch: bool) -> std::io::Result<ExitCode> {
+fn run(pages: u64, options: &Options) -> std::io::Result<ExitCode> {
     let arena = Arena::new(pages)?;
-    if catch {
+    if options.flag("--catch-sigbus") {
         install()?;
+        lock_heap()?;
+    }
+    if options.flag("--lock") {
+        let length = pages as usize * PAGE_SIZE;
+        // SAFETY: takes addresses and changes no memory.
+        let result = unsafe { libc::mlock(arena.address(0) as *const _, length) };
+        check_call("mlock", result as isize)?;
     }
     (0..pages).for_each(|page| arena.fill(page, 1));
     println!("ready");
@@ -50,6 +58,22 @@ fn run(pages: u64, catch: bool) -> std::io::Result<ExitCode> {
     }
     println!("hold: {right} right, {lost} lost, {wrong} wrong");
     Ok(ExitCode::from(u8::from(wrong > 0)))
+}
+
+/// Only pages of the arena can be replaced: nobody can go on without those of the heap, which may
+/// be far, and lost, like any others.
+fn lock_heap() -> std::io::Result<()> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let heap = maps.lines().find(|line| line.ends_with("[heap]"));
+    let range = heap.and_then(|line| line.split(' ').next()?.split_once('-'));
+    let Some((start, end)) = range else {
+        return Err(std::io::Error::other("no heap in /proc/self/maps"));
+    };
+    let number = |text| usize::from_str_radix(text, 16).map_err(std::io::Error::other);
+    let (start, end) = (number(start)?, number(end)?);
+    // SAFETY: takes addresses and changes no memory.
+    let result = unsafe { libc::mlock(start as *const _, end - start) };
+    check_call("mlock", result as isize).map(drop)
 }
 
 fn install() -> std::io::Result<()> {

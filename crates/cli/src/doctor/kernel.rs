@@ -1,0 +1,278 @@
+//! What the kernel has, and who may use it.
+
+use super::check::Check;
+use super::limits::{number, text};
+use legato_pager::uffd::OpenError;
+use legato_pager::uffd::probe::{Offer, Offered};
+use std::os::unix::fs::MetadataExt as _;
+
+/// From here on nothing is missing (UFFDIO_MOVE).
+const NEWEST_NEEDED: (u32, u32) = (6, 8);
+const DEVICE: &str = "/dev/userfaultfd";
+const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
+const GRANT: &str = "run as root (CAP_SYS_PTRACE), or setfacl -m u:USER:rw /dev/userfaultfd, or \
+                     sysctl vm.unprivileged_userfaultfd=1";
+
+pub(super) fn checks(offer: &Offer) -> Vec<Check> {
+    let mut checks = vec![
+        version(&text("/proc/sys/kernel/osrelease").unwrap_or_default()),
+        present_user(offer),
+        ordinary_user(
+            std::fs::metadata(DEVICE).map(|device| device.mode()).ok(),
+            number(SYSCTL),
+        ),
+    ];
+    if let Ok(offered) = &offer.features {
+        checks.extend(features(offered));
+    }
+    checks.push(pagemap_scan(offer.pagemap_scan));
+    checks.push(seccomp(
+        status_number("Seccomp:").unwrap_or(0),
+        offer.system_call.is_ok() || offer.device.is_ok(),
+    ));
+    let root = rustix::process::geteuid().is_root();
+    checks.push(ptrace(number("/proc/sys/kernel/yama/ptrace_scope"), root));
+    checks
+}
+
+fn version(release: &str) -> Check {
+    const NAME: &str = "kernel";
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok());
+    match (next(), next()) {
+        (Some(major), Some(minor)) if (major, minor) >= NEWEST_NEEDED => {
+            Check::ok(NAME, format!("Linux {release}"))
+        }
+        _ => Check::warning(
+            NAME,
+            format!("Linux {release} is older than 6.8, or its number says nothing"),
+            "the lines below say what is missing; a newer kernel has it",
+        ),
+    }
+}
+
+fn present_user(offer: &Offer) -> Check {
+    const NAME: &str = "userfaultfd";
+    let way = match (offer.device, offer.system_call) {
+        (Ok(()), Ok(())) => "by /dev/userfaultfd and by the system call",
+        (Ok(()), Err(_)) => "by /dev/userfaultfd",
+        (Err(_), Ok(())) => "by the system call",
+        (Err(device), Err(call)) => {
+            let why = format!(
+                "this user may open it neither by /dev/userfaultfd (errno {device}) nor by the \
+                 system call (errno {call})"
+            );
+            return match offer.features {
+                Err(OpenError::NotSupported) => {
+                    Check::cannot(NAME, why, "use a kernel with CONFIG_USERFAULTFD")
+                }
+                _ => Check::cannot(NAME, why, GRANT),
+            };
+        }
+    };
+    Check::ok(NAME, format!("this user may open it {way}, in full mode"))
+}
+
+/// From the mode of the device, if there is one, and the sysctl.
+fn ordinary_user(mode: Option<u32>, sysctl: Option<u64>) -> Check {
+    const NAME: &str = "userfaultfd for others";
+    const OTHERS_READ_WRITE: u32 = 0o006;
+    if mode.is_some_and(|mode| mode & OTHERS_READ_WRITE == OTHERS_READ_WRITE) {
+        return Check::ok(NAME, "every user may open /dev/userfaultfd");
+    }
+    if sysctl == Some(1) {
+        return Check::ok(NAME, "vm.unprivileged_userfaultfd is 1");
+    }
+    let advice = match mode {
+        Some(_) => GRANT,
+        // Linux 6.1 has it.
+        None => "run as root (CAP_SYS_PTRACE), or sysctl vm.unprivileged_userfaultfd=1",
+    };
+    Check::warning(
+        NAME,
+        "users without privilege may not open it, unless an ACL grants it",
+        advice,
+    )
+}
+
+fn features(offered: &Offered) -> Vec<Check> {
+    let newer = |version: &str| format!("use Linux {version} or newer");
+    let events = if offered.events {
+        Check::ok("events", "fork, mremap, madvise and munmap are reported")
+    } else {
+        let why = "fork, mremap, madvise and munmap are not reported";
+        Check::cannot("events", why, newer("4.11"))
+    };
+    let moves = match (offered.moves, offered.protects) {
+        (true, _) => Check::ok("move", "pages are moved (UFFDIO_MOVE)"),
+        (false, true) => Check::warning(
+            "move",
+            "pages are copied and dropped: slower, and what O_DIRECT or a device reads into \
+             memory while it is evicted may be lost",
+            newer("6.8"),
+        ),
+        (false, false) => {
+            let why = "pages can neither be moved nor be protected and copied";
+            Check::cannot("move", why, newer("6.8"))
+        }
+    };
+    let protects = if offered.protects {
+        Check::ok("write-protect", "read-only memory can be evicted")
+    } else {
+        let why = "read-only memory stays local";
+        Check::warning("write-protect", why, newer("5.7"))
+    };
+    let poisons = if offered.poisons {
+        Check::ok("poison", "touching a lost page is SIGBUS")
+    } else {
+        let why = "touching a lost page kills the program (SIGKILL) instead of SIGBUS";
+        Check::warning("poison", why, newer("6.6"))
+    };
+    vec![events, moves, protects, poisons]
+}
+
+fn pagemap_scan(has: bool) -> Check {
+    const NAME: &str = "pagemap-scan";
+    if has {
+        return Check::ok(NAME, "resident pages are listed by PAGEMAP_SCAN");
+    }
+    let why = "resident pages are found by reading /proc/PID/pagemap: slower";
+    Check::warning(NAME, why, "use Linux 6.7 or newer")
+}
+
+/// From seccomp(2)'s mode of this process.
+fn seccomp(mode: u64, may_open: bool) -> Check {
+    const NAME: &str = "seccomp";
+    match (mode, may_open) {
+        (0, _) => Check::ok(NAME, "no filter"),
+        (_, true) => Check::ok(NAME, "a filter, which lets userfaultfd through"),
+        (_, false) => Check::warning(
+            NAME,
+            "a filter (a container's?) may be what refuses userfaultfd",
+            "pass /dev/userfaultfd into the container, or let its profile allow userfaultfd",
+        ),
+    }
+}
+
+/// From Yama's sysctl (Documentation/admin-guide/LSM/Yama.rst), if the kernel has it.
+fn ptrace(scope: Option<u64>, root: bool) -> Check {
+    const NAME: &str = "ptrace";
+    match scope {
+        None => Check::ok(NAME, "Yama is not there: own processes may be traced"),
+        Some(scope @ (0 | 1)) => Check::ok(
+            NAME,
+            format!("kernel.yama.ptrace_scope is {scope}: own children may be traced"),
+        ),
+        Some(2) if root => Check::ok(NAME, "kernel.yama.ptrace_scope is 2, and this is root"),
+        Some(scope) => Check::warning(
+            NAME,
+            format!("kernel.yama.ptrace_scope is {scope}: static programs cannot be entered"),
+            "sysctl kernel.yama.ptrace_scope=1 (from 3 only a reboot leads back)",
+        ),
+    }
+}
+
+fn status_number(field: &str) -> Option<u64> {
+    let status = text("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::Verdict;
+    use super::*;
+
+    const ALL: Offered = Offered {
+        events: true,
+        moves: true,
+        protects: true,
+        poisons: true,
+    };
+
+    #[track_caller]
+    fn expect(check: &Check, verdict: Verdict, word: &str) {
+        assert_eq!(check.verdict, verdict, "{check:?}");
+        let said = format!("{} {}", check.why, check.advice.clone().unwrap_or_default());
+        assert!(said.contains(word), "{check:?}");
+    }
+
+    #[test]
+    fn versions_are_numbers() {
+        expect(&version("6.8.0-generic"), Verdict::Ok, "6.8.0");
+        expect(&version("6.18.44"), Verdict::Ok, "6.18");
+        expect(&version("7.0-rc1"), Verdict::Ok, "7.0");
+        expect(&version("6.7.12"), Verdict::Warning, "older");
+        expect(&version("nonsense"), Verdict::Warning, "nonsense");
+    }
+
+    #[test]
+    fn each_missing_feature_says_what_happens_without_it() {
+        let all = features(&ALL);
+        assert!(all.iter().all(|check| check.verdict == Verdict::Ok));
+        let without = |offered: Offered, index: usize| features(&offered).remove(index);
+        let no_events = Offered {
+            events: false,
+            ..ALL
+        };
+        expect(&without(no_events, 0), Verdict::Cannot, "4.11");
+        let no_move = Offered {
+            moves: false,
+            ..ALL
+        };
+        expect(&without(no_move, 1), Verdict::Warning, "6.8");
+        let stuck = Offered {
+            protects: false,
+            ..no_move
+        };
+        expect(&without(stuck, 1), Verdict::Cannot, "6.8");
+        expect(&without(stuck, 2), Verdict::Warning, "read-only");
+        let no_poison = Offered {
+            poisons: false,
+            ..ALL
+        };
+        expect(&without(no_poison, 3), Verdict::Warning, "6.6");
+    }
+
+    #[test]
+    fn rights_are_the_devices_or_the_sysctls() {
+        let offer = |device, system_call| Offer {
+            device,
+            system_call,
+            features: Ok(ALL),
+            pagemap_scan: true,
+        };
+        expect(&present_user(&offer(Ok(()), Err(1))), Verdict::Ok, "/dev");
+        expect(&present_user(&offer(Err(2), Ok(()))), Verdict::Ok, "call");
+        expect(
+            &present_user(&offer(Err(13), Err(1))),
+            Verdict::Cannot,
+            "setfacl",
+        );
+        expect(
+            &ordinary_user(Some(0o20_666), Some(0)),
+            Verdict::Ok,
+            "every",
+        );
+        expect(&ordinary_user(Some(0o20_600), Some(1)), Verdict::Ok, "is 1");
+        expect(
+            &ordinary_user(Some(0o20_600), Some(0)),
+            Verdict::Warning,
+            "setfacl",
+        );
+        let without_device = ordinary_user(None, Some(0));
+        expect(&without_device, Verdict::Warning, "sysctl");
+        assert!(!without_device.advice.unwrap().contains("setfacl"));
+    }
+
+    #[test]
+    fn filters_and_scopes() {
+        expect(&seccomp(2, false), Verdict::Warning, "profile");
+        expect(&seccomp(2, true), Verdict::Ok, "filter");
+        expect(&ptrace(None, false), Verdict::Ok, "Yama");
+        expect(&ptrace(Some(1), false), Verdict::Ok, "is 1");
+        expect(&ptrace(Some(2), true), Verdict::Ok, "root");
+        expect(&ptrace(Some(2), false), Verdict::Warning, "static");
+        expect(&ptrace(Some(3), true), Verdict::Warning, "static");
+    }
+}

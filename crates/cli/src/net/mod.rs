@@ -1,0 +1,203 @@
+//! `legato net devices`: what this machine has to reach memory nodes by, and what is in the way.
+
+pub(crate) mod rdma;
+
+use crate::args::{DevicesArguments, NetCommand};
+use crate::failure::Failure;
+use if_addrs::{IfOperStatus, Interface};
+use legato_base::PAGE_SIZE;
+use legato_providers::RoceProvider;
+use legato_providers::roce::carrier::{MTU_OF_ONE_PACKET, largest_path_mtu};
+use legato_verbs::{Address, VerbsError};
+use serde_json::{Value, json};
+use std::net::{IpAddr, SocketAddr};
+
+/// Receive buffer that a NIC asks for; the kernel grants no more than this setting, in bytes.
+const BUFFER_SETTING: &str = "/proc/sys/net/core/rmem_max";
+const BUFFER_WANTED: u64 = 4 << 20;
+
+pub(crate) fn run(command: &NetCommand) -> Result<u8, Failure> {
+    let NetCommand::Devices(DevicesArguments { json }) = command;
+    let interfaces = if_addrs::get_if_addrs()
+        .map_err(|error| Failure::system("cannot list the network interfaces", error))?;
+    let mut devices = vec![Device::shared_memory()];
+    devices.extend(interfaces.iter().map(Device::of_interface));
+    devices.extend(rdma::devices(rdma::ports()));
+    let hint = buffer_hint(std::fs::read_to_string(BUFFER_SETTING).ok().as_deref());
+    if *json {
+        let devices: Vec<Value> = devices.iter().map(Device::json).collect();
+        println!("{:#}", json!({ "devices": devices, "hint": hint }));
+    } else {
+        devices
+            .iter()
+            .for_each(|device| println!("{}", device.text()));
+        hint.iter().for_each(|hint| println!("hint       {hint}"));
+    }
+    Ok(0)
+}
+
+/// A way to memory nodes.
+#[derive(Debug)]
+struct Device {
+    provider: &'static str,
+    interface: Option<String>,
+    /// To listen at.
+    address: Option<Address>,
+    /// What it is good for, or why it is good for nothing and what to do.
+    state: Result<String, String>,
+}
+
+impl Device {
+    fn shared_memory() -> Self {
+        Self {
+            provider: "shm",
+            interface: None,
+            address: None,
+            state: Ok("memory nodes on this machine: shm:@NAME or shm:/PATH".to_owned()),
+        }
+    }
+
+    fn of_interface(interface: &Interface) -> Self {
+        let ip = interface.ip();
+        let mtu = mtu_of(&interface.name);
+        let state = obstacle(ip, &interface.oper_status).map_or_else(
+            || {
+                let place = Address::Roce(SocketAddr::new(ip, 0));
+                let opened = RoceProvider::open(&place).map(drop);
+                opened
+                    .map_err(|error| refusal(&error))
+                    .and_then(|()| worth(ip, mtu))
+            },
+            Err,
+        );
+        Self {
+            provider: "roce",
+            interface: Some(interface.name.clone()),
+            address: Some(Address::Roce(SocketAddr::new(ip, legato_verbs::ROCE_PORT))),
+            state,
+        }
+    }
+
+    fn text(&self) -> String {
+        let name = self.interface.as_deref().unwrap_or("-");
+        let place = self
+            .address
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), Address::to_string);
+        let state = match &self.state {
+            Ok(worth) => worth.clone(),
+            Err(why) => format!("unusable: {why}"),
+        };
+        format!("{:<10} {name:<12} {place:<32} {state}", self.provider)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "provider": self.provider,
+            "interface": self.interface,
+            "address": self.address.as_ref().map(Address::to_string),
+            "usable": self.state.is_ok(),
+            "text": self.state.as_ref().unwrap_or_else(|why| why),
+        })
+    }
+}
+
+/// What keeps an address from being used, before anything is tried.
+fn obstacle(ip: IpAddr, status: &IfOperStatus) -> Option<String> {
+    let has_scope = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    if has_scope {
+        return Some(
+            "a link-local address means another machine on each link; use a global one".into(),
+        );
+    }
+    // All that is known on Linux is whether the interface runs.
+    (*status != IfOperStatus::Up)
+        .then(|| "it is down or has no link: ip link set NAME up, and look at the cable".into())
+}
+
+fn refusal(error: &VerbsError) -> String {
+    match error {
+        VerbsError::PermissionDenied => "UDP sockets are not permitted here".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// How a page goes over an interface of this MTU.
+fn worth(ip: IpAddr, mtu: Option<u32>) -> Result<String, String> {
+    let scope = if ip.is_loopback() {
+        "this machine only; "
+    } else {
+        ""
+    };
+    let Some(mtu) = mtu else {
+        return Ok(format!("{scope}its MTU is not known"));
+    };
+    let path = largest_path_mtu(mtu, ip.is_ipv6()).ok_or_else(|| {
+        format!("an MTU of {mtu} has no room for packets of 256 bytes; ip link set NAME mtu 1500")
+    })?;
+    let packets = (PAGE_SIZE as u32).div_ceil(path.bytes());
+    let advice = if packets > 1 {
+        format!("; an MTU of {MTU_OF_ONE_PACKET} makes it one")
+    } else {
+        String::new()
+    };
+    Ok(format!(
+        "{scope}MTU {mtu}: packets of {}, {packets} for a page{advice}",
+        path.bytes()
+    ))
+}
+
+fn mtu_of(name: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
+    text.trim().parse().ok()
+}
+
+fn buffer_hint(setting: Option<&str>) -> Option<String> {
+    let most: u64 = setting?.trim().parse().ok()?;
+    (most < BUFFER_WANTED).then(|| {
+        format!(
+            "net.core.rmem_max is {most}: bursts may be dropped and sent again; sysctl -w \
+             net.core.rmem_max={BUFFER_WANTED} net.core.wmem_max={BUFFER_WANTED}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_says_how_a_page_goes_over_it() {
+        let ip: IpAddr = "192.0.2.1".parse().unwrap();
+        assert!(
+            worth(ip, Some(1500))
+                .unwrap()
+                .contains("4 for a page; an MTU of")
+        );
+        let jumbo = worth(ip, Some(9000)).unwrap();
+        assert!(jumbo.ends_with("packets of 4096, 1 for a page"), "{jumbo}");
+        assert!(worth(ip, Some(200)).unwrap_err().contains("mtu 1500"));
+        let loopback = worth("::1".parse().unwrap(), Some(65536)).unwrap();
+        assert!(loopback.starts_with("this machine only"));
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_said() {
+        let ip: IpAddr = "192.0.2.1".parse().unwrap();
+        assert!(
+            obstacle(ip, &IfOperStatus::Unknown)
+                .unwrap()
+                .contains("ip link set")
+        );
+        assert_eq!(obstacle(ip, &IfOperStatus::Up), None);
+        let local: IpAddr = "fe80::1".parse().unwrap();
+        assert!(
+            obstacle(local, &IfOperStatus::Up)
+                .unwrap()
+                .contains("link-local")
+        );
+        assert!(buffer_hint(Some("212992\n")).is_some());
+        assert_eq!(buffer_hint(Some("8388608")), None);
+        assert_eq!(buffer_hint(None), None);
+    }
+}

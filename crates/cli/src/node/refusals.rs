@@ -1,0 +1,112 @@
+//! What a node has refused, for its log: a line for each reason, once a second at most, with how often
+//! since the last one. Strangers cannot fill a disk with it.
+
+use legato_base::{Duration, Time};
+use legato_fabric::FabricCounters;
+use legato_providers::AnyProvider;
+use tracing::warn;
+
+/// Between lines about the same reason.
+const INTERVAL: Duration = Duration::from_secs(1);
+const REASONS: usize = 12;
+
+/// What was counted for each reason.
+type Counts = [(&'static str, u64); REASONS];
+
+#[derive(Debug, Default)]
+pub(crate) struct RefusalLog {
+    said: [Said; REASONS],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    count: u64,
+    at: Option<Time>,
+}
+
+/// Collects what the parts of a node have counted.
+pub(crate) fn counts(fabric: &FabricCounters, provider: &AnyProvider) -> Counts {
+    let (carried, discarded) = match provider {
+        AnyProvider::Roce(nic) => (nic.counters(), nic.packets_discarded()),
+        AnyProvider::Shm(_) | AnyProvider::Proxy(_) | AnyProvider::Ibverbs(_) => Default::default(),
+    };
+    let named = fabric.secrets_missing
+        + fabric.secrets_wrong
+        + fabric.secrets_unexpected
+        + fabric.secrets_busy;
+    [
+        ("a peer without a secret", fabric.secrets_missing),
+        ("a peer with a wrong secret", fabric.secrets_wrong),
+        (
+            "a peer with a secret, and this node has none",
+            fabric.secrets_unexpected,
+        ),
+        (
+            "a peer, because too many others are proving themselves",
+            fabric.secrets_busy,
+        ),
+        (
+            "a peer that did not confirm in time that it knows the secret",
+            fabric.proofs_missing,
+        ),
+        ("a wrong confirmation", fabric.proofs_wrong),
+        (
+            "a peer of another protocol or beyond the limits",
+            fabric.peers_rejected.saturating_sub(named),
+        ),
+        ("a stream that is none of this protocol", carried.garbage),
+        ("a stream without the secret", carried.secrets_refused),
+        ("damaged packets", carried.damaged),
+        ("malformed packets", carried.malformed),
+        ("packets of strangers", discarded),
+    ]
+}
+
+impl RefusalLog {
+    /// Says what is new. Returns when there will be more to say even if nothing happens.
+    pub(crate) fn note(&mut self, now: Time, counts: &Counts) -> Time {
+        let mut next = Time::NEVER;
+        for (said, &(what, count)) in self.said.iter_mut().zip(counts) {
+            if count == said.count {
+                continue;
+            }
+            match said.at.map(|at| at + INTERVAL) {
+                Some(due) if due > now => next = next.min(due),
+                _ => {
+                    warn!(count = count.wrapping_sub(said.count), "refused {what}");
+                    *said = Said {
+                        count,
+                        at: Some(now),
+                    };
+                }
+            }
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(count: u64) -> Counts {
+        let mut counts = [("nothing", 0); REASONS];
+        counts[3] = ("something", count);
+        counts
+    }
+
+    #[test]
+    fn a_flood_is_one_line_a_second_and_nothing_is_left_out() {
+        let mut log = RefusalLog::default();
+        let at = |milliseconds| Time::ZERO + Duration::from_millis(milliseconds);
+        assert_eq!(log.note(at(0), &counted(0)), Time::NEVER);
+        assert_eq!(log.note(at(0), &counted(5)), Time::NEVER);
+        assert_eq!(log.said[3].count, 5);
+        for now in 1..1000 {
+            assert_eq!(log.note(at(now), &counted(5 + now)), at(1000));
+            assert_eq!(log.said[3].count, 5);
+        }
+        assert_eq!(log.note(at(1000), &counted(1004)), Time::NEVER);
+        assert_eq!((log.said[3].count, log.said[3].at), (1004, Some(at(1000))));
+    }
+}

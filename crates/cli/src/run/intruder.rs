@@ -1,0 +1,68 @@
+//! Injections on behalf of the tree.
+
+use super::injector::Injector;
+use super::tree::{Entry, Inject, InjectError, Injected};
+use legato_pager::uffd::injection::{self, InjectionError};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+/// Results that are the tree's.
+pub(crate) type Outcomes = Rc<RefCell<VecDeque<(Pid, Result<(), InjectionError>)>>>;
+
+/// Shares the injector with the start of static programs.
+#[derive(Debug)]
+pub(crate) struct Intruder {
+    injector: Rc<RefCell<Injector>>,
+    outcomes: Outcomes,
+}
+
+impl Intruder {
+    pub(crate) fn new(injector: Rc<RefCell<Injector>>) -> (Self, Outcomes) {
+        let outcomes = Outcomes::default();
+        let intruder = Self {
+            injector,
+            outcomes: Rc::clone(&outcomes),
+        };
+        (intruder, outcomes)
+    }
+}
+
+impl Inject for Intruder {
+    fn inject(&mut self, pid: Pid, entry: Entry) {
+        let (entry, argument) = match entry {
+            Entry::Agent => (injection::Entry::Agent, 0),
+            Entry::Hand { program } => (
+                injection::Entry::Hand,
+                u64::from(program.as_raw_pid().unsigned_abs()),
+            ),
+        };
+        self.injector.borrow_mut().inject(pid, entry, argument);
+    }
+
+    fn poll(&mut self) -> Option<Injected> {
+        let (pid, result) = self.outcomes.borrow_mut().pop_front()?;
+        let result = result.map_err(reason);
+        Some(Injected { pid, result })
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // The loop waits for the injector itself.
+        None
+    }
+}
+
+const fn reason(error: InjectionError) -> InjectError {
+    match error {
+        InjectionError::Gone => InjectError::Gone,
+        InjectionError::TracedByAnother => InjectError::Traced,
+        InjectionError::NotPermitted => InjectError::Foreign,
+        InjectionError::CallRefused { errno, .. }
+        | InjectionError::NotStarted(errno)
+        | InjectionError::Tracing(errno) => InjectError::System(Errno::from_raw_os_error(errno)),
+        _ => InjectError::System(Errno::OPNOTSUPP),
+    }
+}

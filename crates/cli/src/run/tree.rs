@@ -1,0 +1,351 @@
+//! The processes below `legato run` that have neither an agent nor a hand, and what to do about
+//! each: statically linked ones, those that lost `LD_PRELOAD`, forked children.
+//!
+//! There is no event for a new process, so the tree is looked at now and then. Most children run
+//! another program or end at once: what is younger than one look is left alone.
+
+mod facts;
+
+use super::processes::{self, Process};
+use legato_base::Bytes;
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+use facts::Mappings;
+pub(crate) use facts::{Facts, mappings, object_bases};
+
+/// From one look to the next: at first, while something is being waited for, and at most.
+const SCAN_MIN: Duration = Duration::from_millis(10);
+const SCAN_MAX: Duration = Duration::from_millis(100);
+/// A dynamic program that was started with `LD_PRELOAD` brings its agent itself; loading many
+/// shared objects can take long.
+const OWN_AGENT_GRACE: Duration = Duration::from_secs(1);
+/// Less memory than this in a process that cannot be served is not worth a line.
+const MENTION_MIN: Bytes = Bytes::mib(16);
+
+/// What is put into a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// It serves the process.
+    Agent,
+    /// It helps the agent of `program`, which serves the process already.
+    Hand { program: Pid },
+}
+
+/// Puts agents and hands into running processes.
+pub(crate) trait Inject: fmt::Debug {
+    /// Begins; [`Self::poll`] has the result.
+    fn inject(&mut self, pid: Pid, entry: Entry);
+
+    fn poll(&mut self) -> Option<Injected>;
+
+    /// Readable when there is a result.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// How an injection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Injected {
+    pub(crate) pid: Pid,
+    pub(crate) result: Result<(), InjectError>,
+}
+
+/// Why nothing was put into a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InjectError {
+    #[error("it has ended, or runs another program now")]
+    Gone,
+    #[error("another process traces it")]
+    Traced,
+    #[error("it has rights of its own (set-user-ID, or another user)")]
+    Foreign,
+    /// That has been said when it tried.
+    #[error("its agent could not start")]
+    NoAgent,
+    #[error("it cannot be entered (errno {})", .0.raw_os_error())]
+    System(Errno),
+}
+
+/// What is to be done about a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing, as long as it is what it is.
+    Leave,
+    /// Look again.
+    Wait,
+    /// Its mappings decide, which cost time to read.
+    Inspect,
+    Inject(Entry),
+    /// It cannot be served.
+    Mention(InjectError),
+}
+
+/// The rule.
+pub(crate) fn decide(facts: &Facts) -> Verdict {
+    if facts.ended || facts.attended {
+        return Verdict::Leave;
+    }
+    if facts.looks == 0 || facts.asked {
+        return Verdict::Wait;
+    }
+    if facts.refused == Some(InjectError::NoAgent) || facts.under_valgrind {
+        return Verdict::Leave;
+    }
+    if let Some(error) = facts.refused.or(facts.barrier()) {
+        // A stranger's memory cannot even be asked for: said in any case.
+        let worth = facts.anonymous >= MENTION_MIN || error == InjectError::Foreign;
+        return match worth {
+            true => Verdict::Mention(error),
+            false => Verdict::Wait,
+        };
+    }
+    // A vfork child, its parent meanwhile, or an agent that has not connected yet.
+    if facts.shares_memory {
+        return Verdict::Wait;
+    }
+    let Some(mappings) = &facts.mappings else {
+        return Verdict::Inspect;
+    };
+    match (mappings.served, mappings.server) {
+        (true, Some(program)) => Verdict::Inject(Entry::Hand { program }),
+        // Whoever serves it is not known yet.
+        (true, None) => Verdict::Wait,
+        (false, _) if facts.may_bring_agent && facts.age < OWN_AGENT_GRACE => Verdict::Wait,
+        (false, _) => Verdict::Inject(Entry::Agent),
+    }
+}
+
+/// A program with an agent, and where the agent's object lies in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    pub(crate) program: Pid,
+    pub(crate) bases: Vec<u64>,
+}
+
+/// A process that was seen without agent or hand.
+#[derive(Debug)]
+struct Known {
+    start: u64,
+    /// Another program in the same process is another case.
+    image: PathBuf,
+    since: Instant,
+    looks: u32,
+    asked: bool,
+    /// It was given a hand for the agent of this program.
+    helps: Option<Pid>,
+    refused: Option<InjectError>,
+    injected: bool,
+    /// The hand in it: it has one as long as that lives.
+    hand: Option<Process>,
+}
+
+impl Known {
+    const fn new(start: u64, image: PathBuf, since: Instant) -> Self {
+        Self {
+            start,
+            image,
+            since,
+            looks: 0,
+            asked: false,
+            helps: None,
+            refused: None,
+            injected: false,
+            hand: None,
+        }
+    }
+}
+
+/// What the supervisor knows of the tree.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    injector: Box<dyn Inject>,
+    /// By process id.
+    known: BTreeMap<i32, Known>,
+    pause: Duration,
+    next: Instant,
+    mentioned: BTreeSet<String>,
+}
+
+impl Tree {
+    pub(crate) fn new(injector: Box<dyn Inject>, now: Instant) -> Self {
+        Self {
+            injector,
+            known: BTreeMap::new(),
+            pause: SCAN_MIN,
+            next: now,
+            mentioned: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) const fn deadline(&self) -> Instant {
+        self.next
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.injector.descriptor()
+    }
+
+    /// True while the result of an injection is awaited.
+    pub(crate) fn asks_for(&self, pid: Pid) -> bool {
+        self.known
+            .get(&pid.as_raw_pid())
+            .is_some_and(|known| known.asked)
+    }
+
+    /// True if the agent of the process came by injection.
+    pub(crate) fn is_injected(&self, pid: Pid) -> bool {
+        self.known
+            .get(&pid.as_raw_pid())
+            .is_some_and(|known| known.injected)
+    }
+
+    /// The program whose agent a hand in this process works for.
+    pub(crate) fn helper_of(&self, pid: Pid) -> Option<Pid> {
+        self.known.get(&pid.as_raw_pid())?.helps
+    }
+
+    /// The agent that the process has brought could not start: another one could not either. True
+    /// if that has not been said of this command yet.
+    pub(crate) fn note_refusal(&mut self, pid: Pid, command: &str) -> bool {
+        if let Some(process) = Process::find(pid) {
+            let image = facts::image(pid);
+            let mut known = Known::new(process.start, image, Instant::now());
+            known.refused = Some(InjectError::NoAgent);
+            self.known.insert(pid.as_raw_pid(), known);
+        }
+        self.mentioned.insert(command.to_owned())
+    }
+
+    /// The hand `task` in `child` has connected.
+    pub(crate) fn note_hand(&mut self, child: Pid, task: Pid) {
+        let hand = Process::find(task);
+        if let Some(known) = self.known.get_mut(&child.as_raw_pid()) {
+            known.hand = hand;
+        }
+    }
+
+    /// Looks at the tree when it is time. `attended` are programs with agents, agents and memory
+    /// nodes. Returns what the user should know.
+    pub(crate) fn turn(
+        &mut self,
+        attended: &[Pid],
+        servers: &[Server],
+        now: Instant,
+    ) -> Vec<String> {
+        self.take_results();
+        if now < self.next {
+            return Vec::new();
+        }
+        let (remarks, news) = self.look(attended, servers, now);
+        self.pause = match news {
+            true => SCAN_MIN,
+            false => (self.pause * 2).min(SCAN_MAX),
+        };
+        self.next = now + self.pause;
+        remarks
+    }
+
+    fn take_results(&mut self) {
+        while let Some(Injected { pid, result }) = self.injector.poll() {
+            let Some(known) = self.known.get_mut(&pid.as_raw_pid()) else {
+                continue;
+            };
+            match result {
+                // It connects, and is attended from then on.
+                Ok(()) => known.injected = true,
+                Err(InjectError::Gone) => known.asked = false,
+                Err(error) => {
+                    known.asked = false;
+                    known.refused = Some(error);
+                }
+            }
+        }
+    }
+
+    /// One look; true if something is under way that another look will show soon.
+    fn look(&mut self, attended: &[Pid], servers: &[Server], now: Instant) -> (Vec<String>, bool) {
+        let all = processes::below();
+        let hands: Vec<Process> = self.known.values().filter_map(|known| known.hand).collect();
+        self.known
+            .retain(|pid, known| all.iter().any(|seen| seen.is(*pid, known.start)));
+        let (mut remarks, mut news) = (Vec::new(), false);
+        for process in &all {
+            let (facts, verdict) = if attended.contains(&process.pid) || hands.contains(process) {
+                continue;
+            } else {
+                self.judge(process, &all, servers, now)
+            };
+            match verdict {
+                Verdict::Leave | Verdict::Inspect => {}
+                Verdict::Wait => news |= facts.looks == 0 || facts.asked,
+                Verdict::Inject(entry) => {
+                    self.injector.inject(process.pid, entry);
+                    if let Some(known) = self.known.get_mut(&process.pid.as_raw_pid()) {
+                        known.asked = true;
+                        known.helps = match entry {
+                            Entry::Agent => None,
+                            Entry::Hand { program } => Some(program),
+                        };
+                    }
+                    news = true;
+                }
+                Verdict::Mention(error) => remarks.extend(self.mention(process, &facts, error)),
+            }
+        }
+        (remarks, news)
+    }
+
+    fn judge(
+        &mut self,
+        process: &Process,
+        all: &[Process],
+        servers: &[Server],
+        now: Instant,
+    ) -> (Facts, Verdict) {
+        let image = facts::image(process.pid);
+        let known = self
+            .known
+            .entry(process.pid.as_raw_pid())
+            .or_insert_with(|| Known::new(process.start, image.clone(), now));
+        if known.image != image {
+            *known = Known::new(process.start, image, now);
+        }
+        let mut facts = Facts {
+            ended: process.ended,
+            attended: known.hand.is_some_and(|hand| all.contains(&hand)),
+            looks: known.looks,
+            age: now.saturating_duration_since(known.since),
+            asked: known.asked,
+            refused: known.refused,
+            ..Facts::default()
+        };
+        known.looks = known.looks.saturating_add(1);
+        if decide(&facts) == Verdict::Inspect {
+            facts.gather_status(process.pid, all);
+        }
+        let mut verdict = decide(&facts);
+        if verdict == Verdict::Inspect {
+            facts.gather_mappings(process.pid, servers);
+            verdict = decide(&facts);
+        }
+        (facts, verdict)
+    }
+
+    /// One line for each command.
+    fn mention(&mut self, process: &Process, facts: &Facts, error: InjectError) -> Option<String> {
+        let command = processes::command(process.pid)?;
+        let pid = process.pid.as_raw_pid();
+        let size = facts.anonymous;
+        let line = format!("{command} ({pid}) keeps its {size} in local memory: {error}");
+        self.mentioned.insert(command).then_some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! What /proc tells about one process.
+
+use super::super::processes::{self, Process};
+use super::{InjectError, Server};
+use crate::run::{CONTROL_VARIABLE, preload, program};
+use legato_base::Bytes;
+use legato_pager::uffd::same_memory;
+use rustix::process::Pid;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The case of one process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) ended: bool,
+    /// It has a hand.
+    pub(crate) attended: bool,
+    /// How often it was seen before, as it is now.
+    pub(crate) looks: u32,
+    /// Since it was first seen as it is now.
+    pub(crate) age: Duration,
+    /// An injection is under way.
+    pub(crate) asked: bool,
+    pub(crate) refused: Option<InjectError>,
+    /// Somebody else traces it (`TracerPid`).
+    pub(crate) traced: bool,
+    /// Its memory is not for this process to see.
+    pub(crate) foreign: bool,
+    pub(crate) shares_memory: bool,
+    pub(crate) anonymous: Bytes,
+    /// A dynamic program that was told to load the agent, and has not run `main` for long; or one
+    /// that is being executed just now.
+    pub(crate) may_bring_agent: bool,
+    /// Valgrind interprets it, and does not know of memory that others map.
+    pub(crate) under_valgrind: bool,
+    pub(crate) mappings: Option<Mappings>,
+}
+
+/// What the process has mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mappings {
+    /// Some of it is registered with a userfaultfd, so an agent serves it.
+    pub(crate) served: bool,
+    /// The program whose agent that is.
+    pub(crate) server: Option<Pid>,
+}
+
+impl Facts {
+    pub(super) fn barrier(&self) -> Option<InjectError> {
+        if self.traced {
+            return Some(InjectError::Traced);
+        }
+        self.foreign.then_some(InjectError::Foreign)
+    }
+
+    pub(super) fn gather_status(&mut self, pid: Pid, all: &[Process]) {
+        let Some(status) = processes::status(pid) else {
+            self.ended = true;
+            return;
+        };
+        let number = |name| {
+            processes::field(&status, name)?
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        };
+        self.traced = number("TracerPid").is_some_and(|tracer: u64| tracer != 0);
+        self.anonymous = Bytes::kib(number("RssAnon").unwrap_or(0));
+        self.foreign = std::fs::File::open(format!("/proc/{}/maps", pid.as_raw_pid()))
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+        let with = |other: &Process| other.pid != pid && same_memory(pid, other.pid) == Ok(true);
+        self.shares_memory = all.iter().any(with);
+    }
+
+    pub(super) fn gather_mappings(&mut self, pid: Pid, servers: &[Server]) {
+        let Some(mappings) = mappings(pid, servers) else {
+            self.ended = true;
+            return;
+        };
+        let environment = Environment::of(pid);
+        // While a program is being executed it has no environment yet.
+        self.may_bring_agent = mappings.server.is_none()
+            && (environment.is_empty() || brings_agent(pid, &environment));
+        // Its launcher tells Valgrind so, and nobody else.
+        self.under_valgrind = environment.has("VALGRIND_LAUNCHER");
+        self.mappings = Some(mappings);
+    }
+}
+
+/// True if some of it is registered with a userfaultfd (proc_pid_smaps(5)).
+fn is_served(smaps: &str) -> bool {
+    smaps
+        .lines()
+        .filter_map(|line| line.strip_prefix("VmFlags:"))
+        .any(|flags| flags.split_whitespace().any(|flag| flag == "um"))
+}
+
+/// What the mappings of a process say now. None if they cannot be read.
+pub(crate) fn mappings(pid: Pid, servers: &[Server]) -> Option<Mappings> {
+    let smaps = std::fs::read(format!("/proc/{}/smaps", pid.as_raw_pid())).ok()?;
+    let smaps = String::from_utf8_lossy(&smaps);
+    Some(Mappings {
+        served: is_served(&smaps),
+        server: server_of(&bases_in(&smaps), servers),
+    })
+}
+
+/// Where the agent's object begins in a process, however often it is there.
+pub(crate) fn object_bases(pid: Pid) -> Vec<u64> {
+    let maps = std::fs::read(format!("/proc/{}/maps", pid.as_raw_pid())).unwrap_or_default();
+    bases_in(&String::from_utf8_lossy(&maps))
+}
+
+/// A forked child has its parent's object where the parent has it; chance does not put two there
+/// (address space layout randomisation). Of several programs that fit, the one with the most
+/// objects: its agent is the youngest.
+fn server_of(bases: &[u64], servers: &[Server]) -> Option<Pid> {
+    servers
+        .iter()
+        .filter(|server| !server.bases.is_empty())
+        .filter(|server| server.bases.iter().all(|base| bases.contains(base)))
+        .max_by_key(|server| server.bases.len())
+        .map(|server| server.program)
+}
+
+/// Starts of the mappings of the object's first byte, from the headers of maps or smaps
+/// (proc_pid_maps(5)).
+pub(super) fn bases_in(maps: &str) -> Vec<u64> {
+    let base = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let (start, _) = fields.next()?.split_once('-')?;
+        let start = u64::from_str_radix(start, 16).ok()?;
+        let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
+        let path = fields.nth(2)?;
+        let object = path.strip_prefix("/memfd:")?;
+        (offset == 0 && object == preload::OBJECT_NAME).then_some(start)
+    };
+    maps.lines().filter_map(base).collect()
+}
+
+/// True if the dynamic loader is told to load the agent into this program.
+fn brings_agent(pid: Pid, environment: &Environment) -> bool {
+    let image = PathBuf::from(format!("/proc/{}/exe", pid.as_raw_pid()));
+    environment.has(CONTROL_VARIABLE)
+        && environment.has("LD_PRELOAD")
+        && program::is_dynamic(&image)
+}
+
+/// What a process was started with (proc_pid_environ(5)).
+struct Environment(Vec<u8>);
+
+impl Environment {
+    fn of(pid: Pid) -> Self {
+        Self(std::fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0
+            .split(|&byte| byte == 0)
+            .filter_map(|entry| entry.strip_prefix(name.as_bytes()))
+            .any(|rest| rest.first() == Some(&b'='))
+    }
+}
+
+/// The program file that the process runs.
+pub(super) fn image(pid: Pid) -> PathBuf {
+    std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_pid())).unwrap_or_default()
+}

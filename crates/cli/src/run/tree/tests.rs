@@ -1,0 +1,320 @@
+//! The rule, case by case, and the tree with an injector that does as it is told.
+
+use super::facts::bases_in;
+use super::*;
+use std::cell::RefCell;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+
+fn pid(number: i32) -> Pid {
+    Pid::from_raw(number).unwrap()
+}
+
+/// A process that has been there for long, dynamic, and with nothing of an agent in it.
+fn old() -> Facts {
+    Facts {
+        looks: 3,
+        age: OWN_AGENT_GRACE,
+        mappings: Some(Mappings::default()),
+        ..Facts::default()
+    }
+}
+
+fn served(server: Option<Pid>) -> Option<Mappings> {
+    Some(Mappings {
+        served: true,
+        server,
+    })
+}
+
+#[test]
+fn a_process_without_any_agent_gets_one() {
+    assert_eq!(decide(&old()), Verdict::Inject(Entry::Agent));
+}
+
+#[test]
+fn a_forked_child_that_is_served_gets_a_hand() {
+    let program = pid(7);
+    let facts = Facts {
+        mappings: served(Some(program)),
+        ..old()
+    };
+    assert_eq!(decide(&facts), Verdict::Inject(Entry::Hand { program }));
+    let facts = Facts {
+        mappings: served(None),
+        ..old()
+    };
+    assert_eq!(decide(&facts), Verdict::Wait);
+}
+
+#[test]
+fn a_young_process_is_left_alone() {
+    let facts = Facts { looks: 0, ..old() };
+    assert_eq!(decide(&facts), Verdict::Wait);
+    let facts = Facts {
+        may_bring_agent: true,
+        age: OWN_AGENT_GRACE - Duration::from_millis(1),
+        ..old()
+    };
+    assert_eq!(decide(&facts), Verdict::Wait, "its own agent may yet come");
+    let facts = Facts {
+        age: OWN_AGENT_GRACE,
+        ..facts
+    };
+    assert_eq!(decide(&facts), Verdict::Inject(Entry::Agent), "lost");
+}
+
+#[test]
+fn a_vfork_child_is_left_alone() {
+    let facts = Facts {
+        shares_memory: true,
+        ..old()
+    };
+    assert_eq!(decide(&facts), Verdict::Wait);
+}
+
+#[test]
+fn nothing_is_put_into_the_dead_or_the_attended_or_twice() {
+    let cases = [
+        (
+            Verdict::Leave,
+            Facts {
+                ended: true,
+                ..old()
+            },
+        ),
+        (
+            Verdict::Leave,
+            Facts {
+                attended: true,
+                ..old()
+            },
+        ),
+        (
+            Verdict::Wait,
+            Facts {
+                asked: true,
+                ..old()
+            },
+        ),
+    ];
+    for (verdict, facts) in cases {
+        assert_eq!(decide(&facts), verdict);
+    }
+}
+
+#[test]
+fn mappings_are_read_only_where_they_decide() {
+    let facts = Facts {
+        mappings: None,
+        ..old()
+    };
+    assert_eq!(decide(&facts), Verdict::Inspect);
+    let facts = Facts {
+        traced: true,
+        ..facts
+    };
+    assert_eq!(decide(&facts), Verdict::Wait);
+}
+
+#[test]
+fn what_cannot_be_served_is_mentioned_once_it_is_big() {
+    let small = Facts {
+        traced: true,
+        ..old()
+    };
+    assert_eq!(decide(&small), Verdict::Wait);
+    let big = Facts {
+        anonymous: MENTION_MIN,
+        ..small
+    };
+    assert_eq!(decide(&big), Verdict::Mention(InjectError::Traced));
+    let refused = InjectError::System(Errno::IO);
+    let big = Facts {
+        refused: Some(refused),
+        anonymous: MENTION_MIN,
+        ..old()
+    };
+    assert_eq!(decide(&big), Verdict::Mention(refused));
+    let foreign = Facts {
+        foreign: true,
+        ..old()
+    };
+    assert_eq!(decide(&foreign), Verdict::Mention(InjectError::Foreign));
+}
+
+#[test]
+fn the_object_is_found_by_its_first_byte() {
+    let maps = "\
+55aa00000000-55aa00001000 r--p 00000000 fe:00 7 /usr/bin/sleep
+7f0000001000-7f0000002000 r--p 00000000 00:01 9 /memfd:legato-agent.so (deleted)
+7f0000002000-7f0000003000 r-xp 00001000 00:01 9 /memfd:legato-agent.so (deleted)
+VmFlags: rd mr mw me
+7f0000008000-7f0000009000 r--p 00000000 00:01 9 /memfd:legato-agent.so (deleted)
+7f0000010000-7f0000011000 rw-p 00000000 00:00 0
+";
+    assert_eq!(bases_in(maps), [0x7f00_0000_1000, 0x7f00_0000_8000]);
+}
+
+/// Says yes or no, and remembers what it was asked.
+#[derive(Debug, Default)]
+struct Script {
+    asked: Vec<(Pid, Entry)>,
+    answers: Vec<Injected>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Scripted(Rc<RefCell<Script>>);
+
+impl Inject for Scripted {
+    fn inject(&mut self, pid: Pid, entry: Entry) {
+        self.0.borrow_mut().asked.push((pid, entry));
+    }
+
+    fn poll(&mut self) -> Option<Injected> {
+        self.0.borrow_mut().answers.pop()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// A real process below this one, which waits for its end.
+struct Waiting(Child);
+
+impl Waiting {
+    fn start() -> Self {
+        let child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Scene {
+    script: Scripted,
+    tree: Tree,
+    child: Waiting,
+    now: Instant,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (script, now) = (Scripted::default(), Instant::now());
+        Self {
+            tree: Tree::new(Box::new(script.clone()), now),
+            script,
+            child: Waiting::start(),
+            now,
+        }
+    }
+
+    fn look(&mut self, attended: &[Pid]) -> Vec<String> {
+        self.now = self.tree.deadline();
+        self.tree.turn(attended, &[], self.now)
+    }
+
+    /// How often something was put into the child. Tests beside this one have children too.
+    fn asked(&self) -> Vec<Entry> {
+        let script = self.script.0.borrow();
+        let of_child = script
+            .asked
+            .iter()
+            .filter(|(pid, _)| *pid == self.child.pid());
+        of_child.map(|&(_, entry)| entry).collect()
+    }
+
+    fn answer(&mut self, result: Result<(), InjectError>) {
+        let pid = self.child.pid();
+        let answer = Injected { pid, result };
+        self.script.0.borrow_mut().answers.push(answer);
+    }
+}
+
+#[test]
+fn a_process_is_entered_at_the_second_look_and_once() {
+    let mut scene = Scene::new();
+    scene.look(&[]);
+    assert_eq!(scene.asked(), []);
+    scene.look(&[]);
+    assert_eq!(scene.asked(), [Entry::Agent]);
+    scene.look(&[]);
+    scene.answer(Ok(()));
+    scene.look(&[]);
+    assert_eq!(scene.asked(), [Entry::Agent]);
+    assert!(scene.tree.is_injected(scene.child.pid()));
+}
+
+#[test]
+fn an_attended_process_is_left_alone() {
+    let mut scene = Scene::new();
+    let child = scene.child.pid();
+    for _ in 0..3 {
+        scene.look(&[child]);
+    }
+    assert_eq!(scene.asked(), []);
+}
+
+#[test]
+fn a_process_that_refused_is_not_asked_again() {
+    let mut scene = Scene::new();
+    scene.look(&[]);
+    scene.look(&[]);
+    scene.answer(Err(InjectError::System(Errno::IO)));
+    scene.look(&[]);
+    scene.look(&[]);
+    assert_eq!(scene.asked(), [Entry::Agent]);
+}
+
+#[test]
+fn a_process_that_was_missed_is_asked_again() {
+    let mut scene = Scene::new();
+    scene.look(&[]);
+    scene.look(&[]);
+    scene.answer(Err(InjectError::Gone));
+    scene.look(&[]);
+    assert_eq!(scene.asked(), [Entry::Agent; 2]);
+}
+
+#[test]
+fn a_hand_attends_its_child_for_as_long_as_it_lives() {
+    let mut scene = Scene::new();
+    scene.look(&[]);
+    let hand = Waiting::start();
+    let child = scene.child.pid();
+    scene.tree.note_hand(child, hand.pid());
+    scene.look(&[]);
+    assert_eq!(scene.asked(), []);
+    drop(hand);
+    scene.look(&[]);
+    assert_eq!(scene.asked(), [Entry::Agent]);
+}
+
+#[test]
+fn looks_become_rare_when_nothing_happens() {
+    let mut scene = Scene::new();
+    let child = scene.child.pid();
+    scene.look(&[child]);
+    // Tests beside this one start processes, which are news.
+    for _ in 0..100 {
+        scene.look(&[child]);
+        if scene.tree.pause == SCAN_MAX {
+            break;
+        }
+    }
+    assert!(scene.tree.deadline() <= scene.now + SCAN_MAX);
+    assert!(scene.tree.deadline() >= scene.now + SCAN_MIN);
+}

@@ -1,0 +1,61 @@
+//! Forked children without a program of their own: one limit for the family, and pages leave the
+//! children as well.
+
+use crate::harness::{DEADLINE, MIB, Process, Resident, Run, held_through, python};
+use std::fs;
+use std::time::Instant;
+
+const CACHE_MIB: u64 = 32;
+
+/// Pss_Anon: a page that several processes share counts once in the sum.
+fn proportional(process: Process) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid));
+    let rollup = rollup.unwrap_or_default();
+    let line = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Pss_Anon:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[test]
+fn pages_leave_forked_children_that_outlive_their_parent() {
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/programs/python/forked.py"
+    );
+    let mut run = Run::far(python())
+        .arguments([script, "96", "2", "2"])
+        .cache_mib(CACHE_MIB)
+        .memory_mib(1024)
+        .with_summary()
+        .start();
+    let begin = Instant::now();
+    let (mut peak, mut before) = (0, Vec::new());
+    while run.is_running() && begin.elapsed() < DEADLINE {
+        let programs = run.processes().into_iter().filter(Process::is_program);
+        let look = |one: Process| {
+            let anonymous = proportional(one);
+            (
+                one,
+                Resident {
+                    anonymous,
+                    shared: 0,
+                },
+            )
+        };
+        let now: Vec<(Process, Resident)> = programs.map(look).collect();
+        let held = held_through(&before, &now);
+        peak = held.iter().map(|one| one.anonymous).sum::<u64>().max(peak);
+        before = now;
+    }
+    let run = run.finish().expect_code(0).expect_far_pages();
+    let output = run.output();
+    let mut lines: Vec<&str> = output.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["child: done", "child: done", "parent: done"]);
+    // Without eviction in the children each would hold 96 MiB.
+    let limit = (CACHE_MIB + CACHE_MIB / 20 + 16) * MIB;
+    assert!(peak > 0 && peak <= limit, "{} KiB", peak / 1024);
+    assert_eq!(run.stat("far_pages_current"), 0);
+}

@@ -1,0 +1,80 @@
+//! The fuzz program on a cache that is a small part of its memory: it checks itself, and prints what
+//! it prints without Legato.
+
+use crate::harness::{Run, test_program};
+
+/// What is refused on far memory, and so goes another way there: see docs/testing.md, the section on
+/// the fuzzer.
+const REFUSED: &str = "guard,unguard";
+
+fn arguments(seed: u64, processes: u64) -> Vec<String> {
+    format!(
+        "--seed {seed} --steps 250 --threads 4 --processes {processes} --bytes 64MiB --skip {REFUSED}"
+    )
+    .split(' ')
+    .map(str::to_owned)
+    .collect()
+}
+
+fn agrees(seed: u64, processes: u64, cache_mib: u64) {
+    let fuzz = test_program("fuzz");
+    let plain = Run::plain(&fuzz)
+        .arguments(arguments(seed, processes))
+        .finish()
+        .expect_code(0);
+    let far = Run::far(&fuzz)
+        .arguments(arguments(seed, processes))
+        .cache_mib(cache_mib)
+        .memory_mib(2048)
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+    assert!(plain.output().starts_with("process 0 contents "));
+    assert_eq!(plain.output(), far.output(), "{}", far.stderr);
+}
+
+#[test]
+fn fuzz_threads_agree_with_local_memory() {
+    for seed in [3, 4] {
+        agrees(seed, 1, 16);
+    }
+}
+
+#[test]
+fn fuzz_processes_agree_with_local_memory() {
+    for seed in [7, 8] {
+        agrees(seed, 4, 24);
+    }
+}
+
+/// What it expects is what Linux does.
+#[test]
+fn fuzz_passes_on_local_memory() {
+    for seed in 100..104 {
+        let arguments = arguments(seed, 6)
+            .into_iter()
+            .filter(|text| text != "--skip" && text != REFUSED);
+        Run::plain(test_program("fuzz"))
+            .arguments(arguments)
+            .finish()
+            .expect_code(0);
+    }
+}
+
+/// A byte that no operation wrote must be found.
+#[test]
+fn fuzz_sees_one_flipped_bit() {
+    let run = Run::plain(test_program("fuzz"))
+        .arguments([
+            "--bytes",
+            "8MiB",
+            "--steps",
+            "30",
+            "--processes",
+            "1",
+            "--flip-bit",
+        ])
+        .finish()
+        .expect_code(70);
+    assert!(run.stderr.contains("1 wrong bytes"), "{}", run.stderr);
+}

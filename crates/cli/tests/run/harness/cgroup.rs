@@ -1,0 +1,108 @@
+//! A memory control group with a hard limit (cgroup v2 `memory.max`, or v1).
+
+use super::poll_until;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    pub(crate) directory: PathBuf,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Cgroup {
+    /// A new group, or why this machine lets nobody make one here.
+    pub(crate) fn limited_to(bytes: u64) -> Result<Self, String> {
+        let (parent, version) = hierarchy()?;
+        let directory = parent.join(format!("legato-test-{}", std::process::id()));
+        fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let group = Self { directory, version };
+        let limit = match version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        };
+        let written = fs::write(group.directory.join(limit), bytes.to_string());
+        written.map_err(|error| format!("{limit}: {error}"))?;
+        Ok(group)
+    }
+
+    /// How often the limit was in the way of an allocation.
+    pub(crate) fn limit_hits(&self) -> u64 {
+        match self.version {
+            Version::One => self.number("memory.failcnt"),
+            Version::Two => {
+                let events = fs::read_to_string(self.directory.join("memory.events")).unwrap();
+                let of = |name: &str| -> u64 {
+                    let line = events.lines().find_map(|line| line.strip_prefix(name));
+                    line.unwrap().trim().parse().unwrap()
+                };
+                of("max ") + of("oom ")
+            }
+        }
+    }
+
+    /// Bytes charged to the group at most. None on kernels that do not tell (v2 before 5.19).
+    pub(crate) fn peak(&self) -> Option<u64> {
+        let name = match self.version {
+            Version::One => "memory.max_usage_in_bytes",
+            Version::Two => "memory.peak",
+        };
+        self.directory
+            .join(name)
+            .exists()
+            .then(|| self.number(name))
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        let text = fs::read_to_string(self.directory.join(name)).unwrap();
+        text.trim().parse().unwrap()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Busy for a moment after its last process has ended.
+        poll_until("the group is gone", Duration::from_secs(30), || {
+            fs::remove_dir(&self.directory).is_ok() || !self.directory.exists()
+        });
+    }
+}
+
+/// Where memory groups are made.
+fn hierarchy() -> Result<(PathBuf, Version), String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mut unusable = "no cgroup hierarchy with a memory controller is mounted".to_owned();
+    for line in mounts.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_, path, kind, options, ..] = fields[..] else {
+            continue;
+        };
+        let path = Path::new(path);
+        match kind {
+            "cgroup" if options.split(',').any(|option| option == "memory") => {
+                return Ok((path.to_owned(), Version::One));
+            }
+            "cgroup2" if has_memory(&path.join("cgroup.controllers")) => {
+                let control = path.join("cgroup.subtree_control");
+                if has_memory(&control) || fs::write(&control, "+memory").is_ok() {
+                    return Ok((path.to_owned(), Version::Two));
+                }
+                unusable = format!("{} cannot be written", control.display());
+            }
+            _ => {}
+        }
+    }
+    Err(unusable)
+}
+
+fn has_memory(list: &Path) -> bool {
+    let list = fs::read_to_string(list).unwrap_or_default();
+    list.split_whitespace().any(|name| name == "memory")
+}

@@ -1,0 +1,171 @@
+//! Two hosts joined by a cable: network namespaces of this machine, and a veth between them.
+
+use super::node::{Node, status_of};
+use super::{legato, poll_until};
+use rustix::fd::AsFd as _;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+/// A namespace lasts as long as the process that waits in it for the end of its standard input.
+#[derive(Debug)]
+pub(crate) struct Host {
+    holder: Child,
+    _stdin: ChildStdin,
+    pub(crate) address: &'static str,
+}
+
+/// Memory is served on the first, and used on the second.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    pub(crate) server: Host,
+    pub(crate) client: Host,
+}
+
+const SERVER: &str = "10.77.1.1";
+const CLIENT: &str = "10.77.1.2";
+
+impl Hosts {
+    /// Joined by a link of this MTU, in bytes.
+    pub(crate) fn joined(mtu: u32) -> Self {
+        let hosts = Self {
+            server: Host::new(SERVER),
+            client: Host::new(CLIENT),
+        };
+        let other = format!("/proc/{}/ns/net", hosts.client.pid());
+        hosts.server.ip(&[
+            "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", &other,
+        ]);
+        for host in [&hosts.server, &hosts.client] {
+            host.ip(&[
+                "address",
+                "add",
+                &format!("{}/24", host.address),
+                "dev",
+                "cable",
+            ]);
+            host.ip(&["link", "set", "cable", "mtu", &mtu.to_string(), "up"]);
+            host.ip(&["link", "set", "lo", "up"]);
+        }
+        hosts
+    }
+
+    pub(crate) fn cut_cable(&self) {
+        self.server.ip(&["link", "set", "cable", "down"]);
+    }
+
+    /// What comes to the server over UDP is lost from now on, as in networks that let only TCP pass: a
+    /// classic BPF program, in which packets of IPv4 (SKF_AD_PROTOCOL) with protocol 17 (SKF_NET_OFF + 9)
+    /// get TC_ACT_SHOT (tc-bpf(8)).
+    pub(crate) fn lose_datagrams(&self) {
+        let program =
+            "6,40 0 0 4294963200,21 0 3 2048,48 0 0 4293918729,21 0 1 17,6 0 0 2,6 0 0 4294967295";
+        let filter = [
+            "filter", "add", "dev", "cable", "ingress", "bpf", "da", "bytecode", program,
+        ];
+        for arguments in [&["qdisc", "add", "dev", "cable", "clsact"][..], &filter] {
+            self.server.run("tc", arguments);
+        }
+    }
+
+    pub(crate) fn mend_cable(&self) {
+        self.server.ip(&["link", "set", "cable", "up"]);
+    }
+
+    /// The node there has its memory back as soon as the program has ended.
+    #[track_caller]
+    pub(crate) fn expect_nothing_left(&self, address: &str) {
+        poll_until("the node is empty", Duration::from_secs(60), || {
+            let status = self.client.status_of(address);
+            status["used_bytes"] == 0 && status["clients"] == 0
+        });
+    }
+}
+
+impl Host {
+    fn new(address: &'static str) -> Self {
+        let mut holder = Command::new("unshare")
+            .args(["--net", "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("unshare(1) is part of util-linux");
+        let stdin = holder.stdin.take().unwrap();
+        let host = Self {
+            holder,
+            _stdin: stdin,
+            address,
+        };
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        poll_until("a network namespace", Duration::from_secs(30), || {
+            let path = format!("/proc/{}/ns/net", host.pid());
+            std::fs::read_link(path).is_ok_and(|other| other != own)
+        });
+        host
+    }
+
+    /// For a thread that goes there.
+    pub(crate) fn namespace(&self) -> Namespace {
+        let path = format!("/proc/{}/ns/net", self.pid());
+        Namespace(std::fs::File::open(path).unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.holder.id()
+    }
+
+    /// The arguments of nsenter(1) that start a program on this host.
+    pub(crate) fn enter(&self) -> Vec<String> {
+        let target = self.pid().to_string();
+        ["nsenter", "--target", &target, "--net", "--"]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let enter = self.enter();
+        let mut command = Command::new(&enter[0]);
+        command.args(&enter[1..]).arg(program);
+        command
+    }
+
+    fn ip(&self, arguments: &[&str]) {
+        self.run("ip", arguments);
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let output = self.command(program).args(arguments).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{program} {arguments:?}: {output:?}"
+        );
+    }
+
+    /// A memory node at an address of this host.
+    pub(crate) fn node(&self, memory: &str, address: &str) -> Node {
+        Node::start_by(self.command(legato()), memory, address)
+    }
+
+    /// What a node says of itself when it is asked from this host.
+    pub(crate) fn status_of(&self, address: &str) -> serde_json::Value {
+        status_of(self.command(legato()), address)
+    }
+}
+
+/// A host's network.
+#[derive(Debug)]
+pub(crate) struct Namespace(std::fs::File);
+
+impl Namespace {
+    /// The calling thread opens its sockets here from now on.
+    pub(crate) fn enter(&self) {
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}

@@ -1,0 +1,292 @@
+//! Kernel features hidden one at a time (LEGATO_MASK_FEATURES): the same results without each, or a
+//! clear refusal; and the same memory while the kernel itself merges, collapses and moves pages.
+
+use crate::harness::{
+    Finished, MIB, Node, Run, legato, system_program, test_directory, test_program,
+};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const CACHE_MIB: u64 = 16;
+const EVERYTHING: &str = "touch,calls,discard,remap,unmap,protect,heap,fork";
+
+fn pattern() -> Run {
+    Run::far(test_program("pattern"))
+        .arguments(["--bytes", "48MiB", "--operations", "1000", "--seed", "23"])
+        .arguments(["--phase", EVERYTHING])
+        .cache_mib(CACHE_MIB)
+        .memory_mib(512)
+}
+
+fn expect_right(run: Run) -> Finished {
+    let run = run.finish().expect_code(0).expect_far_pages();
+    assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+    assert!(run.stat("pages_evicted") > 0);
+    run
+}
+
+fn right_without(features: &str) -> Finished {
+    expect_right(pattern().environment("LEGATO_MASK_FEATURES", features))
+}
+
+/// Nothing is forked here, so one process's limit holds for all that is seen.
+fn within_limit_without(features: &str) {
+    let run = Run::far(test_program("fill"))
+        .arguments(["--bytes", "64MiB", "--threads", "2", "--rounds", "2"])
+        .environment("LEGATO_MASK_FEATURES", features)
+        .cache_mib(CACHE_MIB)
+        .memory_mib(512)
+        .watched_closely()
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+    assert_eq!(run.output(), "fill: 16384 pages, 0 wrong\n");
+    crate::limit::expect_within(&run, CACHE_MIB * MIB);
+}
+
+#[test]
+fn m23_without_move() {
+    let run = right_without("move");
+    assert!(run.stderr.contains("O_DIRECT"), "{}", run.stderr);
+    within_limit_without("move");
+}
+
+#[test]
+fn m23_without_write_protection() {
+    right_without("protect");
+    within_limit_without("protect");
+}
+
+#[test]
+fn m23_asynchronous_write_protection_is_not_used() {
+    right_without("wp-async");
+}
+
+#[test]
+fn m23_without_poison() {
+    right_without("poison");
+    within_limit_without("poison");
+}
+
+#[test]
+fn m23_without_pagemap_scan() {
+    right_without("pagemap-scan");
+    within_limit_without("pagemap-scan");
+}
+
+#[test]
+fn m23_without_the_device() {
+    right_without("device");
+}
+
+#[test]
+fn m23_without_the_system_call() {
+    right_without("syscall");
+}
+
+#[test]
+fn m23_as_on_linux_5_10() {
+    right_without("move,poison,pagemap-scan,wp-async,device");
+}
+
+/// Never zeros and never a hang: without SIGBUS the program is ended, with a message.
+#[test]
+fn m23_without_poison_a_lost_page_ends_the_program() {
+    let mut node = Node::start("256MiB");
+    let mut run = Run::far(test_program("hold"))
+        .arguments(["--bytes", "128MiB"])
+        .environment("LEGATO_MASK_FEATURES", "poison")
+        .option("--nodes", &node.address)
+        .cache_mib(64)
+        .start();
+    run.wait_for_output("ready");
+    node.kill();
+    run.write(b"go\n");
+    let run = run.finish();
+    assert_eq!(run.code(), Some(128 + 9), "{}", run.stderr);
+    assert_eq!(run.output(), "ready\n");
+    assert!(
+        run.stderr.contains("is lost and was touched"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[track_caller]
+fn expect_refusal(features: &str, words: &[&str]) {
+    let run = Run::far("echo")
+        .arguments(["started"])
+        .environment("LEGATO_MASK_FEATURES", features)
+        .finish()
+        .expect_code(2);
+    assert_eq!(run.output(), "");
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    for word in words {
+        assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
+    }
+}
+
+#[test]
+fn m23_what_cannot_work_is_refused() {
+    expect_refusal("move,protect", &["6.8", "5.7"]);
+    expect_refusal("device,syscall", &["/dev/userfaultfd"]);
+}
+
+#[test]
+fn m23_a_feature_that_is_none_is_refused() {
+    expect_refusal("poison,remove", &["'remove'", "pagemap-scan"]);
+}
+
+#[test]
+fn m24_without_rights_nothing_is_started() {
+    let run = unprivileged(&["run", "--cache", "64MiB", "--", "echo", "started"]);
+    assert_eq!(run.code(), Some(2), "{}", run.stderr);
+    assert_eq!(run.output(), "");
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    for way in [
+        "CAP_SYS_PTRACE",
+        "setfacl -m u:USER:rw /dev/userfaultfd",
+        "sysctl vm.unprivileged_userfaultfd=1",
+    ] {
+        assert!(run.stderr.contains(way), "no '{way}' in: {}", run.stderr);
+    }
+}
+
+/// `legato` as a user who may do nothing special.
+pub(crate) fn unprivileged(arguments: &[&str]) -> Finished {
+    let directory = EnterableDirectory::new();
+    let copy = directory.0.join("legato");
+    fs::copy(legato(), &copy).unwrap();
+    Run::plain("setpriv")
+        .arguments(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arguments(["--bounding-set=-all"])
+        .arguments([copy.as_os_str()])
+        .arguments(arguments)
+        .finish()
+}
+
+/// Every user may enter it, unlike the build directory.
+struct EnterableDirectory(PathBuf);
+
+impl EnterableDirectory {
+    fn new() -> Self {
+        let name = test_directory();
+        let name = name.file_name().unwrap().to_string_lossy().into_owned();
+        let directory = std::env::temp_dir().join(format!("masks-test-{name}"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(directory)
+    }
+}
+
+impl Drop for EnterableDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A setting of the machine. A process of its own puts it back when this value is dropped, or when
+/// the test is killed: either way its standard input ends.
+struct Setting {
+    keeper: Child,
+}
+
+impl Setting {
+    /// None where the machine does not have it, or does not let us.
+    fn change(path: &str, value: &str) -> Option<Self> {
+        let before = fs::read_to_string(path).ok()?;
+        // The chosen one of several words is in brackets.
+        let chosen = before
+            .split_once('[')
+            .and_then(|(_, rest)| rest.split_once(']'));
+        let before = chosen.map_or(before.trim(), |(word, _)| word);
+        // In a group of its own, so that what ends the test's group does not end it.
+        let keeper = Command::new("sh")
+            .args([
+                "-c",
+                r#"cat > /dev/null; printf %s "$1" > "$0""#,
+                path,
+                before,
+            ])
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .ok()?;
+        let setting = Self { keeper };
+        fs::write(path, value).ok()?;
+        Some(setting)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Huge pages for all memory, pages merged as fast as possible, and pages made inaccessible now
+/// and then to see who uses them: with and without MOVE, contents are the same.
+#[test]
+fn m23_huge_merged_and_sampled_pages_keep_their_contents() {
+    let wishes = [
+        ("/sys/kernel/mm/transparent_hugepage/enabled", "always"),
+        (
+            "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs",
+            "10",
+        ),
+        ("/sys/kernel/mm/ksm/sleep_millisecs", "1"),
+        ("/sys/kernel/mm/ksm/run", "1"),
+        ("/proc/sys/kernel/numa_balancing", "1"),
+    ];
+    let settings: Vec<Setting> = wishes
+        .iter()
+        .filter_map(|(path, value)| Setting::change(path, value))
+        .collect();
+    let script = test_directory().join("collapse.py");
+    fs::write(&script, COLLAPSE).unwrap();
+    for features in ["", "move"] {
+        expect_right(pattern().environment("LEGATO_MASK_FEATURES", features));
+        let run = Run::far(system_program("python3"))
+            .arguments([Path::new(&script)])
+            .environment("LEGATO_MASK_FEATURES", features)
+            .cache_mib(CACHE_MIB)
+            .memory_mib(512)
+            .finish()
+            .expect_code(0)
+            .expect_far_pages();
+        assert_eq!(run.output(), "right\n");
+    }
+    drop(settings);
+}
+
+/// Writes 64 MiB, of which every second page is the same as many others, asks for merging
+/// (MADV_MERGEABLE) and for huge pages at once (MADV_COLLAPSE, Linux 6.1) again and again, and
+/// compares everything. What the kernel refuses (pages that are far cannot be collapsed) is no
+/// matter: the contents are.
+const COLLAPSE: &str = r#"
+import mmap, sys
+PAGE, HUGE, SIZE = 4096, 2 << 20, 64 << 20
+area = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def advise(advice, start, length):
+    try:
+        area.madvise(advice, start, length)
+    except OSError:
+        pass
+def content(page, turn):
+    word = 7 if page % 2 else page * 31 + turn
+    return word.to_bytes(8, "little") * (PAGE // 8)
+advise(12, 0, SIZE)
+for turn in range(3):
+    for page in range(SIZE // PAGE):
+        area[page * PAGE:(page + 1) * PAGE] = content(page, turn)
+    for start in range(0, SIZE, HUGE):
+        advise(25, start, HUGE)
+    for page in range(SIZE // PAGE):
+        if area[page * PAGE:(page + 1) * PAGE] != content(page, turn):
+            sys.exit("page %d is wrong in turn %d" % (page, turn))
+print("right")
+"#;

@@ -1,0 +1,223 @@
+//! Far memory on another host: two network namespaces, a memory node in one and the program in the other.
+
+use crate::harness::{Hosts, Run, legato, poll_until, python, system_program, test_program};
+use crate::redis::stores_and_gives_back;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// As many links have it.
+const MTU: u32 = 1500;
+/// Of data centres.
+const JUMBO_MTU: u32 = 9000;
+
+#[test]
+fn numpy_gives_the_same_results_over_udp() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/python/array_work.py");
+    let run = |run: Run| {
+        run.arguments([&script])
+            .environment("OPENBLAS_NUM_THREADS", "2")
+            .finish()
+            .expect_code(0)
+    };
+    let hosts = Hosts::joined(JUMBO_MTU);
+    let address = format!("roce://{}", hosts.server.address);
+    let node = hosts.server.node("2GiB", &address);
+    let plain = run(Run::plain(python()));
+    let far = Run::far(python()).cache_mib(96).option("--nodes", &address);
+    let far = run(far.on(&hosts.client));
+    assert_eq!(far.output(), plain.output());
+    far.expect_far_pages();
+    hosts.expect_nothing_left(&address);
+    assert!(node.terminate().success());
+}
+
+#[test]
+fn redis_gives_back_what_was_stored_over_udp() {
+    let hosts = Hosts::joined(MTU);
+    let address = format!("roce://{}:4800", hosts.server.address);
+    let node = hosts.server.node("1GiB", &address);
+    let server = Run::far(system_program("redis-server")).option("--nodes", &address);
+    stores_and_gives_back(server.on(&hosts.client), 24);
+    hosts.expect_nothing_left(&address);
+    assert!(node.terminate().success());
+}
+
+/// A program with two threads has what it wrote, after most of it was at a node.
+fn keeps_its_pattern(hosts: &Hosts, address: &str) {
+    let run = Run::far(test_program("fill"))
+        .arguments(["--bytes", "192MiB", "--threads", "2", "--rounds", "2"])
+        .cache_mib(64)
+        .option("--nodes", address)
+        .on(&hosts.client);
+    run.finish().expect_code(0).expect_far_pages();
+}
+
+#[test]
+fn a_program_keeps_its_pattern_over_a_stream() {
+    let hosts = Hosts::joined(MTU);
+    let address = format!("roce+tcp://{}:4800", hosts.server.address);
+    let node = hosts.server.node("512MiB", &address);
+    keeps_its_pattern(&hosts, &address);
+    hosts.expect_nothing_left(&address);
+    assert!(node.terminate().success());
+}
+
+/// Without a scheme a node is there for both, and whoever uses it takes UDP if that gets through.
+#[test]
+fn an_address_without_a_scheme_is_reached_over_udp_and_else_over_tcp() {
+    let hosts = Hosts::joined(MTU);
+    let address = format!("{}:4800", hosts.server.address);
+    let node = hosts.server.node("512MiB", &address);
+    for loses_datagrams in [false, true] {
+        if loses_datagrams {
+            hosts.lose_datagrams();
+        }
+        let status = hosts.client.status_of(&address);
+        let expected = if loses_datagrams { "roce+tcp" } else { "roce" };
+        assert_eq!(status["address"], format!("{expected}://{address}"));
+        keeps_its_pattern(&hosts, &address);
+        hosts.expect_nothing_left(&address);
+    }
+    assert!(node.terminate().success());
+}
+
+/// What one interface gives is missing at the other: it is one node.
+#[test]
+fn a_node_listens_at_several_addresses() {
+    let hosts = Hosts::joined(MTU);
+    let host = hosts.server.address;
+    let addresses = [format!("roce://{host}"), format!("roce+tcp://{host}:4800")];
+    let node = hosts.server.node("512MiB", &addresses.join(","));
+    let mut running = addresses.each_ref().map(|address| {
+        let run = Run::far(test_program("hold"))
+            .arguments(["--bytes", "96MiB"])
+            .cache_mib(32)
+            .option("--nodes", address)
+            .on(&hosts.client)
+            .start();
+        run.wait_for_output("ready");
+        run
+    });
+    for address in &addresses {
+        let status = hosts.client.status_of(address);
+        assert_eq!(status["clients"], 2, "{address}: {status}");
+        assert!(status["used_bytes"].as_u64() > Some(128 << 20), "{status}");
+    }
+    running.iter_mut().for_each(|run| run.write(b"\n"));
+    for run in running {
+        run.finish().expect_code(0).expect_far_pages();
+    }
+    addresses
+        .iter()
+        .for_each(|it| hosts.expect_nothing_left(it));
+    assert!(node.terminate().success());
+}
+
+/// A node that is there over TCP alone says so at once, and one that is not there is nobody's.
+#[test]
+fn an_address_without_a_scheme_fails_with_what_both_ways_say() {
+    let hosts = Hosts::joined(MTU);
+    let address = format!("{}:4800", hosts.server.address);
+    let ask = || {
+        let mut legato = hosts.client.command(legato());
+        legato.args(["node", "status", "--json", "--node", &address]);
+        legato.output().unwrap()
+    };
+    let nobody = ask();
+    let errors = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert_eq!(nobody.status.code(), Some(2));
+    assert!(
+        errors.contains("over UDP") && errors.contains("over TCP"),
+        "{errors}"
+    );
+    let stream = format!("roce+tcp://{address}");
+    let node = hosts.server.node("64MiB", &stream);
+    let found = ask();
+    assert!(found.status.success(), "{found:?}");
+    assert!(String::from_utf8_lossy(&found.stdout).contains(&stream));
+    assert!(node.terminate().success());
+}
+
+/// The cable is out for 2 s while pages come and go. Nothing is lost but time.
+#[test]
+fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
+    let hosts = Hosts::joined(MTU);
+    let address = format!("roce://{}", hosts.server.address);
+    let node = hosts.server.node("512MiB", &address);
+    let running = Run::far(test_program("fill"))
+        .arguments(["--bytes", "192MiB", "--threads", "2", "--rounds", "4"])
+        .cache_mib(64)
+        .option("--nodes", &address)
+        .on(&hosts.client)
+        .start();
+    poll_until("pages are far", Duration::from_secs(60), || {
+        hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(64 << 20)
+    });
+    hosts.cut_cable();
+    // What happens meanwhile is that nothing arrives: there is nothing else to wait for.
+    std::thread::sleep(Duration::from_secs(2));
+    hosts.mend_cable();
+    let run = running.finish().expect_code(0).expect_far_pages();
+    assert_eq!(run.stat("pages_lost"), 0);
+    hosts.expect_nothing_left(&address);
+    assert!(node.terminate().success());
+}
+
+#[test]
+fn a_node_that_others_can_reach_must_be_told_to_serve_them() {
+    for (address, word) in [
+        ("roce://192.0.2.1", "--insecure"),
+        ("roce+tcp://[2001:db8::1]:4791", "--insecure"),
+        ("verbs://192.0.2.1", "--insecure"),
+        ("verbs://mlx5_0/1", "--insecure"),
+        ("192.0.2.1:4791", "--insecure"),
+        ("roce://0.0.0.0", "one address"),
+        ("verbs://0.0.0.0", "one address"),
+    ] {
+        let mut node = Command::new(legato());
+        node.args(["node", "--memory", "16MiB", "--listen", address]);
+        let output = node.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(word) && text.lines().count() == 1, "{text}");
+    }
+}
+
+#[test]
+fn the_devices_of_a_host_are_told() {
+    let hosts = Hosts::joined(MTU);
+    let told = || -> serde_json::Value {
+        let mut devices = hosts.server.command(legato());
+        let output = devices.args(["net", "devices", "--json"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let place = format!("roce://{}:4791", hosts.server.address);
+        let mut devices = all["devices"].as_array().unwrap().iter();
+        devices
+            .find(|device| device["address"] == place)
+            .unwrap()
+            .clone()
+    };
+    assert_eq!(told()["usable"], true);
+    assert_eq!(told()["interface"], "cable");
+    hosts.cut_cable();
+    poll_until(
+        "the interface is seen to be down",
+        Duration::from_secs(30),
+        || {
+            let device = told();
+            let text = device["text"].as_str().unwrap();
+            device["usable"] == false && text.contains("no link")
+        },
+    );
+}
+
+#[test]
+fn an_address_where_nobody_is_says_so_at_once() {
+    let mut run = Command::new(legato());
+    run.args(["node", "status", "--node", "roce://127.0.0.1:4899"]);
+    let output = run.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nobody answers"));
+}

@@ -1,0 +1,17 @@
+//! A buffer in flight cannot be posted again.
+
+use legato_base::Time;
+use legato_fabric::{ConnectionId, Fabric, RegionSlice};
+use legato_verbs::{Provider, RemoteAddress};
+
+pub fn operate<'region>(
+    fabric: &mut Fabric<RegionSlice<'region>>,
+    provider: &mut dyn Provider,
+    (connection, remote): (ConnectionId, RemoteAddress),
+    slice: RegionSlice<'region>,
+) {
+    let _ = fabric.read(provider, connection, remote, slice, Time::NEVER);
+    let _ = fabric.write(provider, connection, remote, slice, Time::NEVER);
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! The bytes of a region are given out once.
+
+use legato_fabric::Region;
+use legato_verbs::Provider;
+
+pub fn end(mut region: Region, provider: &mut dyn Provider) {
+    let one = region.slice().unwrap();
+    let other = region.slice().unwrap();
+    let _ = one.read(provider, 0, &mut [0; 8]);
+    let _ = other.read(provider, 0, &mut [0; 8]);
+}
+
+fn main() {}

@@ -1,0 +1,23 @@
+//! A region can be deregistered when the fabric is gone, and its events.
+
+use legato_base::Time;
+use legato_fabric::{ConnectionId, Fabric, FabricConfig, Region};
+use legato_verbs::{AccessFlags, Provider, RemoteAddress, VerbsError};
+
+pub fn operate(
+    provider: &mut dyn Provider,
+    (connection, remote): (ConnectionId, RemoteAddress),
+) -> Result<(), VerbsError> {
+    let mut region;
+    let mut fabric = Fabric::new(provider, FabricConfig::default())?;
+    let access = AccessFlags::LOCAL_WRITE;
+    region = Region::allocate(provider, fabric.domain(), 4096, access)?;
+    let slice = region.slice()?;
+    let _ = fabric.read(provider, connection, remote, slice, Time::NEVER);
+    let domain = fabric.domain();
+    let events = fabric.dismantle(provider).map_err(|(error, _)| error)?;
+    drop(events);
+    let _ = region.deregister(provider);
+    provider.destroy_protection_domain(domain)?;
+    Ok(())
+}

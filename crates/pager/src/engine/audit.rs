@@ -1,0 +1,100 @@
+//! Compares what the pager counts with what there is, for simulations: it walks all pages.
+
+use super::Pager;
+use super::operation::OperationKind;
+use crate::entry::{Location, WriteBack};
+use crate::{FrameIndex, FrameMemory, Kernel};
+use alloc::collections::BTreeSet;
+use legato_base::PageChecksum;
+
+impl<K: Kernel> Pager<K> {
+    /// What is counted or owned wrong, if anything is.
+    pub fn miscounted(&self) -> Option<&'static str> {
+        let checks = [
+            (
+                "resident pages",
+                self.tracked == self.pages_that(|l| l == Location::Resident),
+            ),
+            (
+                "victims with a good copy",
+                self.done_count == self.pages_that(is_done),
+            ),
+            (
+                "writes in flight",
+                u64::from(self.writes_in_flight) == self.writes(),
+            ),
+            ("checksums of queued writes", self.checksums_are_right()),
+            ("kept pages", self.kept_is_right()),
+            ("frames", self.frames_are_right()),
+            ("far pages", self.far_is_right()),
+        ];
+        let wrong = checks.into_iter().find(|&(_, right)| !right);
+        wrong.map(|(what, _)| what)
+    }
+
+    fn pages_that(&self, is: impl Fn(Location) -> bool) -> u64 {
+        let pages = self.table.iter();
+        pages.filter(|(_, entry)| is(entry.location)).count() as u64
+    }
+
+    fn writes(&self) -> u64 {
+        let is_write = |kind| matches!(kind, OperationKind::Write { .. });
+        let operations = self.operations.values();
+        operations
+            .filter(|operation| is_write(operation.kind))
+            .count() as u64
+    }
+
+    /// What is queued to be written is what is in the frame.
+    fn checksums_are_right(&self) -> bool {
+        self.write_queue.iter().all(|&(victim, checksum)| {
+            let valid = self.victim_queued(victim, WriteBack::Queued).is_some();
+            let frames = self.kernel.frames();
+            !valid || frames.page(victim.frame, PageChecksum::of) == checksum
+        })
+    }
+
+    fn kept_is_right(&self) -> bool {
+        let kept = self
+            .table
+            .iter()
+            .filter(|(_, entry)| entry.location == Location::Kept);
+        kept.map(|(page, _)| page).eq(self.kept.keys().copied())
+    }
+
+    /// A page in a frame owns it, and a frame that is owned has its page.
+    fn frames_are_right(&self) -> bool {
+        let owned = self.owners.iter().flatten().count();
+        let mut in_frames = 0;
+        let right = self.table.iter().all(|(page, entry)| {
+            frame_of(entry.location).is_none_or(|frame| {
+                in_frames += 1;
+                self.owner_of(frame) == Some(page)
+            })
+        });
+        right && owned == in_frames
+    }
+
+    /// Every slot in use is some page's.
+    fn far_is_right(&self) -> bool {
+        let records = self.table.iter().filter_map(|(_, entry)| entry.far);
+        let slots: BTreeSet<_> = records
+            .filter(|&slot| self.store.extents.locate(slot).is_some())
+            .collect();
+        slots.len() as u64 == self.store.extents.used()
+    }
+}
+
+fn is_done(location: Location) -> bool {
+    let write_back = WriteBack::Done;
+    matches!(location, Location::Victim { write_back: found, .. } if found == write_back)
+}
+
+const fn frame_of(location: Location) -> Option<FrameIndex> {
+    match location {
+        Location::Victim { frame, .. }
+        | Location::Fetching { frame, .. }
+        | Location::Arrived { frame, .. } => Some(frame),
+        Location::Resident | Location::Far | Location::Kept | Location::Lost => None,
+    }
+}

@@ -1,0 +1,163 @@
+//! The agent: one task in the program's address space that serves its faults and moves its pages.
+//!
+//! It shares the program's memory and nothing else: its descriptors, signals and process id are
+//! its own, so that closing all descriptors, blocking signals or `exit_group` in the program do
+//! not touch it.
+
+mod hands;
+mod housekeeping;
+mod news;
+mod share;
+mod start;
+
+use super::linux_kernel::LinuxKernel;
+use super::program::Program;
+use super::supervisor::Supervisor;
+pub use super::supervisor::{Dismissal, excuse, last_words};
+use crate::{Fault, FrameBuffer, Pager, PagerFabric};
+use alloc::string::String;
+use alloc::vec::Vec;
+use legato_base::secret::Keyring;
+use legato_base::wire::control::AgentMessageBody;
+use legato_base::{Duration, Time};
+use legato_fabric::Fabric;
+use legato_verbs::{AccessFlags, Address, MemoryRegion, ProtectionDomain, Provider, VerbsError};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use share::ShareLog;
+pub use start::{AgentStart, StartError};
+
+/// How long the agent looks again and again before it sleeps. A wake-up costs 10 to 20 us, and
+/// the next fault of a busy program comes within about that time.
+const SPIN: Duration = Duration::from_micros(30);
+/// The agent sleeps no longer than this: an `exec` without a new agent that connects to the
+/// supervisor is seen only by looking.
+const SLEEP_MAX: Duration = Duration::from_millis(250);
+
+/// What the agent needs of a provider beyond the trait: it registers the agent's private memory,
+/// and it can be slept on. The shell around the agent knows the providers and implements this.
+pub trait ProviderGlue {
+    type Provider: Provider;
+
+    /// A provider that reaches these nodes, with the key to them if there is one; through `proxy`,
+    /// a connection to whoever has opened the NIC, if there is one.
+    ///
+    /// # Errors
+    /// The provider's.
+    fn open(
+        nodes: &[Address],
+        keys: Option<&Keyring>,
+        proxy: Option<OwnedFd>,
+    ) -> Result<Self::Provider, VerbsError>;
+
+    /// Registers the agent's own memory as local memory.
+    ///
+    /// # Safety
+    /// The range must stay mapped as long as the provider lives.
+    ///
+    /// # Errors
+    /// The provider's.
+    unsafe fn register_own(
+        provider: &mut Self::Provider,
+        domain: ProtectionDomain,
+        address: *mut u8,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion, VerbsError>;
+
+    /// The descriptors that become readable when there is something to do.
+    fn wait_on<'a>(provider: &'a Self::Provider, into: &mut Vec<BorrowedFd<'a>>);
+}
+
+/// A running agent.
+#[expect(
+    missing_debug_implementations,
+    reason = "holds a provider, which need not print"
+)]
+pub struct Agent<G: ProviderGlue> {
+    program: Program,
+    supervisor: Supervisor,
+    stats: OwnedFd,
+    provider: G::Provider,
+    fabric: Fabric<FrameBuffer>,
+    pager: Pager<LinuxKernel>,
+    nodes: Vec<String>,
+    share: ShareLog,
+    housekeeping_at: Time,
+    wake_all_at: Time,
+    supervisor_gone: bool,
+    program_gone: bool,
+}
+
+impl<G: ProviderGlue> Agent<G> {
+    /// Serves until the program no longer uses this memory and no forked child does.
+    pub fn run(mut self) {
+        let mut active_at = now();
+        while !(self.program_gone && self.pager.children() == 0) {
+            let (worked, deadline) = self.turn();
+            let time = now();
+            if worked {
+                active_at = time;
+            }
+            if self.keep_share(time) {
+                active_at = time;
+            }
+            if time >= self.housekeeping_at {
+                self.keep_house(time);
+            }
+            if time.since(active_at) > SPIN {
+                self.sleep(deadline.min(time + SLEEP_MAX));
+            }
+        }
+        self.publish();
+        // So that nodes give the memory back now, not when they miss this client. Nobody can be told if
+        // it fails.
+        let _ = self.fabric.disconnect_all(&mut self.provider);
+        // If this fails the supervisor is gone, and nobody waits for it.
+        let _ = self.supervisor.send(AgentMessageBody::Done, &[]);
+    }
+
+    /// Reads what the kernel says, serves it, and lets the pager work.
+    fn turn(&mut self) -> (bool, Time) {
+        let incoming = self.pager.kernel_mut().read();
+        let worked = !incoming.faults.is_empty() || !incoming.events.is_empty();
+        for &space in &incoming.children {
+            self.hand_over(space);
+        }
+        self.attach_hands();
+        let at = now();
+        let mut net = PagerFabric {
+            fabric: &mut self.fabric,
+            provider: &mut self.provider,
+            now: at,
+        };
+        for event in incoming.events {
+            self.pager.handle_space_event(event, &net);
+        }
+        for page in incoming.written {
+            self.pager.handle_written(page, at);
+        }
+        for page in incoming.faults {
+            self.pager.handle_fault(Fault { page, at }, &mut net);
+            let served = now();
+            self.pager.account_served(served);
+            net.now = served;
+        }
+        let deadline = self.pager.turn(&mut net);
+        if worked {
+            self.pager.account_served(now());
+        }
+        self.report();
+        (
+            worked || self.pager.is_busy() || self.pager.kernel().has_backlog(),
+            deadline,
+        )
+    }
+}
+
+/// The monotonic clock.
+pub fn now() -> Time {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Time::ZERO + Duration::from_secs(seconds) + Duration::from_nanos(nanos)
+}

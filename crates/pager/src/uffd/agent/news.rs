@@ -1,0 +1,131 @@
+//! What the agent tells the supervisor: children, and what people must know.
+
+use super::{Agent, ProviderGlue};
+use crate::{PagerEvent, SpaceId, SpacePage};
+use alloc::format;
+use alloc::string::{String, ToString};
+use legato_base::wire::control::AgentMessageBody;
+use rustix::process::Signal;
+
+impl<G: ProviderGlue> Agent<G> {
+    /// The supervisor holds every userfaultfd too: should the agent die, pages stay missing
+    /// instead of reading zero.
+    pub(super) fn hand_over(&self, space: SpaceId) {
+        if let Some(fd) = self.pager.kernel().descriptor(space) {
+            // If this fails the supervisor is gone, which is noticed elsewhere.
+            let _ = self.supervisor.send(AgentMessageBody::Forked, &[fd]);
+        }
+    }
+
+    /// A lost page was touched on a kernel without SIGBUS for it: whoever touched it waits, and is
+    /// ended.
+    fn end_for_lost(&self, page: SpacePage) {
+        let text = format!(
+            "the page at {:#x} is lost and was touched; this kernel cannot answer with SIGBUS \
+             (Linux 6.6 can), so the process was killed",
+            page.page().address()
+        );
+        if page.space() == SpaceId::OWN {
+            return self.fatal(text);
+        }
+        // Which process has this address space only the supervisor can find out: it kills what an
+        // agent has served that ends without a word.
+        self.notice(text);
+        self.program.kill();
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    }
+
+    pub(super) fn report(&mut self) {
+        if let Some(page) = self.pager.kernel_mut().take_damage() {
+            self.fatal(format!(
+                "the mapping at {:#x} was replaced while its pages were leaving; going on could \
+                 show wrong memory",
+                page.address()
+            ));
+        }
+        if self.pager.kernel_mut().take_foreign() {
+            self.notice(
+                "part of the program's memory belongs to a userfaultfd of its own and stays local"
+                    .to_string(),
+            );
+        }
+        if self.pager.kernel_mut().take_unreadable() {
+            self.fatal(
+                "which memory a forked child does not inherit cannot be read (/proc/self/smaps); \
+                 going on could show it what was to be wiped"
+                    .to_string(),
+            );
+        }
+        if let Some(page) = self.pager.kernel_mut().take_lost_touched() {
+            self.end_for_lost(page);
+        }
+        while let Some(event) = self.pager.poll_event() {
+            match event {
+                PagerEvent::Ready => {}
+                PagerEvent::NodeLost { node, pages } => {
+                    let text = self.nodes.get(node.0 as usize).cloned().unwrap_or_default();
+                    let _ = self.supervisor.send(
+                        AgentMessageBody::NodeLost {
+                            node: node.0,
+                            pages,
+                            text,
+                        },
+                        &[],
+                    );
+                }
+                PagerEvent::PageRejected { page } => self.notice(format!(
+                    "the page at {:#x} came back damaged and there is no other copy",
+                    page.page().address()
+                )),
+                PagerEvent::FarMemoryFull { held } => {
+                    let text = format!(
+                        "far memory is full: {held} are there and the program needs more; raise \
+                         --memory or name more nodes"
+                    );
+                    let _ = self
+                        .supervisor
+                        .send(AgentMessageBody::FarMemoryFull { text }, &[]);
+                    self.program.kill();
+                }
+                PagerEvent::NothingToEvict => self.fatal(
+                    "nothing that is in local memory can leave it (locked, pinned or too small \
+                     mappings), and --cache is used up; raise --cache"
+                        .to_string(),
+                ),
+                PagerEvent::PageVanished { page } => self.fatal(format!(
+                    "the page at {:#x} was dropped without an announcement, as MADV_GUARD_INSTALL \
+                     does; going on could show wrong memory",
+                    page.page().address()
+                )),
+                PagerEvent::MappingVanished { page } => self.fatal(format!(
+                    "the mapping of the page at {:#x} was removed without an announcement; going \
+                     on could show wrong memory",
+                    page.page().address()
+                )),
+                PagerEvent::MovedOver { page } => self.fatal(format!(
+                    "memory was moved over the page at {:#x}, whose mapping was not said to be gone: \
+                     threads move memory at the same time, and what they did cannot be told; going \
+                     on could show wrong memory",
+                    page.page().address()
+                )),
+                PagerEvent::FrameEmpty { page, frame } => self.fatal(format!(
+                    "Legato's frame {} is empty and should hold the page at {:#x} (a defect of \
+                     Legato); going on could show wrong memory",
+                    frame.0,
+                    page.page().address()
+                )),
+            }
+        }
+    }
+
+    /// Tells people and goes on: whoever touches the page gets SIGBUS.
+    pub(super) fn notice(&self, text: String) {
+        let _ = self.supervisor.send(AgentMessageBody::Notice { text }, &[]);
+    }
+
+    /// The program cannot go on.
+    fn fatal(&self, text: String) {
+        let _ = self.supervisor.send(AgentMessageBody::Fatal { text }, &[]);
+        self.program.kill();
+    }
+}

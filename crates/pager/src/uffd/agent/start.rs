@@ -1,0 +1,347 @@
+//! From nothing to a serving agent: the supervisor, the kernel's mechanism, the memory nodes.
+
+use super::housekeeping::timespec;
+use super::{Agent, ProviderGlue, SLEEP_MAX, ShareLog, now};
+use crate::PageRange;
+use crate::replacement::ScanResistant;
+use crate::uffd::context::{OpenError, Userfaultfd};
+use crate::uffd::dropper::StartTask;
+use crate::uffd::features::{Features, Mask};
+use crate::uffd::layout::Layout;
+use crate::uffd::linux_kernel::{LinuxKernel, Mechanism};
+use crate::uffd::program::{Program, close_all_but, is_readable, raise_descriptor_limit};
+use crate::uffd::supervisor::{Dismissal, Supervisor};
+use crate::{Budget, FrameBuffer, Kernel, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use legato_base::secret::{Keyring, SECRET_LENGTH, SecureRandom};
+use legato_base::wire::control::{AgentMessageBody, Welcome};
+use legato_base::wire::stats::STATS_SIZE;
+use legato_base::{Bytes, ClientId, Time};
+use legato_fabric::{Fabric, FabricConfig};
+use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::rand::GetRandomFlags;
+
+/// What the entry into the program hands over.
+#[derive(Debug)]
+pub struct AgentStart<'a> {
+    /// The program's process id.
+    pub program: i32,
+    /// Name of the supervisor's socket in the abstract namespace.
+    pub supervisor: &'a [u8],
+    /// Base of the agent's reservation.
+    pub reservation: u64,
+    /// Where the agent's code and data are: start and end.
+    pub object: (u64, u64),
+    /// Names of kernel features to do without: an aid for tests.
+    pub masked_features: &'a [u8],
+    /// Starts a thread of the agent.
+    pub start_task: StartTask,
+}
+
+/// Why the agent could not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    #[error("the supervisor is gone")]
+    SupervisorGone,
+    /// It does not know.
+    #[error("the supervisor cannot be reached (errno {})", .0.raw_os_error())]
+    NotConnected(Errno),
+    /// It has been told why, or another agent is in the program already.
+    #[error("the supervisor lets the program run without this agent")]
+    RunsWithout,
+    /// It has been told why.
+    #[error("the supervisor does not let the program start")]
+    Refused,
+    #[error("the program is gone")]
+    ProgramGone,
+}
+
+impl<G: ProviderGlue> Agent<G> {
+    /// Connects to the supervisor and the memory nodes, and takes charge of the program's faults.
+    ///
+    /// # Errors
+    /// Whether the program may start without an agent.
+    pub fn start(start: AgentStart<'_>) -> Result<Self, StartError> {
+        let pid = Pid::from_raw(start.program).ok_or(StartError::ProgramGone)?;
+        // The agent has its own limits and its own descriptors: the program's are not in the way.
+        raise_descriptor_limit();
+        close_all_but(&[]);
+        let supervisor = Supervisor::connect(start.supervisor, start.program.unsigned_abs())
+            .map_err(|error| match error {
+                Errno::CONNREFUSED => StartError::SupervisorGone,
+                other => StartError::NotConnected(other),
+            })?;
+        let (welcome, proxy) = supervisor.greet(command_of(start.program))?;
+        let assembled = Self::assemble(pid, start, &supervisor, (&welcome, proxy))
+            .and_then(|parts| Ok((parts, open_stats()?)));
+        match assembled {
+            Ok((parts, stats)) => Self::announce(parts, stats, supervisor, welcome),
+            // An agent that comes when its program is just ending has nothing to serve, and
+            // whatever it did not find is no failure.
+            Err(_) if !is_running(pid) => {
+                // If this fails the supervisor is gone, and does not wait for it.
+                let _ = supervisor.send(AgentMessageBody::Done, &[]);
+                Err(StartError::ProgramGone)
+            }
+            Err(text) => Err(match supervisor.confess(text) {
+                Dismissal::RunsWithout => StartError::RunsWithout,
+                Dismissal::Ends => StartError::Refused,
+            }),
+        }
+    }
+
+    fn assemble(
+        pid: Pid,
+        start: AgentStart<'_>,
+        supervisor: &Supervisor,
+        (welcome, proxy): (&Welcome, Option<OwnedFd>),
+    ) -> Result<Parts<G>, String> {
+        let program = Program::open(pid).map_err(|e| system("pidfd_open", e))?;
+        raise_priority();
+        let mask = Mask::parse(start.masked_features).map_err(|e| e.to_string())?;
+        let (features, own, trash) = open_contexts(mask).map_err(|e| e.to_string())?;
+        let budget = Budget::new(Bytes(welcome.cache_bytes));
+        let layout = Layout::new(start.reservation, budget.frames());
+        layout
+            .activate(&own, &trash, features)
+            .map_err(|e| e.to_string())?;
+        let config = FabricConfig {
+            connections_max: welcome.nodes.len() as u32,
+            incarnation: welcome.client,
+            liveness: legato_base::wire::node::LIVENESS,
+            ..FabricConfig::default()
+        };
+        let addresses = welcome
+            .nodes
+            .iter()
+            .map(|node| node.parse::<Address>().map_err(|error| error.to_string()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let keys = welcome.key.clone().map(Keyring::One);
+        let opened = G::open(&addresses, keys.as_ref(), proxy);
+        let mut provider = opened.map_err(|error| error.to_string())?;
+        let mut fabric = Fabric::new(&mut provider, config).map_err(|e| e.to_string())?;
+        if let Some(keys) = keys {
+            fabric.prove_with(keys, secure_random()?);
+        }
+        let (pages, headers) = register_frames::<G>(&mut provider, &fabric, &layout)?;
+        let object = PageRange::of_bytes(start.object.0, start.object.1);
+        let mechanism = Mechanism {
+            layout,
+            features,
+            program: start.program,
+            object,
+            own,
+            trash,
+            start_task: start.start_task,
+        };
+        let kernel = LinuxKernel::new(mechanism, pages, headers).map_err(|e| e.to_string())?;
+        let pager_config = PagerConfig {
+            client: ClientId(welcome.client),
+            cache: Bytes(welcome.cache_bytes),
+            nodes: addresses,
+        };
+        let mut net = PagerFabric {
+            fabric: &mut fabric,
+            provider: &mut provider,
+            now: now(),
+        };
+        let policy = Box::new(ScanResistant::default());
+        let mut pager = Pager::new(&pager_config, kernel, policy, &mut net);
+        pager.set_limit(Bytes(welcome.share_bytes));
+        let mut parts = Parts {
+            program,
+            provider,
+            fabric,
+            pager,
+        };
+        parts.wait_for_nodes(supervisor, welcome)?;
+        // A node that is lost stays lost, so nobody connects any more.
+        parts.fabric.forget_keys();
+        Ok(parts)
+    }
+
+    fn announce(
+        parts: Parts<G>,
+        stats: OwnedFd,
+        supervisor: Supervisor,
+        welcome: Welcome,
+    ) -> Result<Self, StartError> {
+        let failed = |_| StartError::SupervisorGone;
+        let mut agent = Self {
+            program: parts.program,
+            supervisor,
+            stats,
+            provider: parts.provider,
+            fabric: parts.fabric,
+            pager: parts.pager,
+            nodes: welcome.nodes,
+            share: ShareLog::default(),
+            housekeeping_at: Time::ZERO,
+            wake_all_at: Time::ZERO,
+            supervisor_gone: false,
+            program_gone: false,
+        };
+        agent.publish();
+        let own = agent.pager.kernel().descriptor(SpaceId::OWN);
+        let descriptors: Vec<BorrowedFd<'_>> = own
+            .into_iter()
+            .chain(core::iter::once(agent.stats.as_fd()))
+            .collect();
+        agent
+            .supervisor
+            .send(AgentMessageBody::Ready, &descriptors)
+            .map_err(failed)?;
+        if !agent.pager.kernel().moves_memory(SpaceId::OWN) {
+            let text =
+                "this kernel cannot tell which pages a device holds (Linux 6.8 can): memory \
+                        that O_DIRECT or a device reads into while it is evicted may lose what \
+                        was read"
+                    .to_string();
+            agent
+                .supervisor
+                .send(AgentMessageBody::Notice { text }, &[])
+                .map_err(failed)?;
+        }
+        Ok(agent)
+    }
+}
+
+/// An agent that is not announced yet.
+struct Parts<G: ProviderGlue> {
+    program: Program,
+    provider: G::Provider,
+    fabric: Fabric<FrameBuffer>,
+    pager: Pager<LinuxKernel>,
+}
+
+impl<G: ProviderGlue> Parts<G> {
+    /// Drives the fabric until every node has opened or failed.
+    fn wait_for_nodes(&mut self, supervisor: &Supervisor, welcome: &Welcome) -> Result<(), String> {
+        loop {
+            let mut net = PagerFabric {
+                fabric: &mut self.fabric,
+                provider: &mut self.provider,
+                now: now(),
+            };
+            let deadline = self.pager.turn(&mut net);
+            while let Some(event) = self.pager.poll_event() {
+                if event == PagerEvent::Ready {
+                    return self.check_nodes(welcome);
+                }
+            }
+            // It does not speak before Ready: readable means gone.
+            if is_readable(supervisor.fd()) {
+                return Err("the supervisor is gone".to_string());
+            }
+            if self.provider.set_sleeping(true) {
+                let mut waits = Vec::new();
+                G::wait_on(&self.provider, &mut waits);
+                let mut polled: Vec<PollFd<'_>> = waits
+                    .into_iter()
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                    .collect();
+                let timeout = timespec(deadline.min(now() + SLEEP_MAX).since(now()));
+                let _ = rustix::event::poll(&mut polled, Some(&timeout));
+            }
+            self.provider.set_sleeping(false);
+        }
+    }
+
+    fn check_nodes(&self, welcome: &Welcome) -> Result<(), String> {
+        let lost = self.pager.lost_nodes();
+        let Some(first) = lost.first() else {
+            return Ok(());
+        };
+        let address = welcome
+            .nodes
+            .get(first.0 as usize)
+            .map_or("?", String::as_str);
+        Err(match self.pager.node_failure(*first) {
+            Some(error) => format!("memory node {address} cannot be reached: {error}"),
+            None => format!("memory node {address} refuses this client"),
+        })
+    }
+}
+
+fn system(call: &str, error: Errno) -> String {
+    format!("{call} failed (errno {})", error.raw_os_error())
+}
+
+fn secure_random() -> Result<SecureRandom, String> {
+    let mut seed = [0; SECRET_LENGTH];
+    // Less than 256 bytes are never cut short (getrandom(2)).
+    rustix::rand::getrandom(&mut seed, GetRandomFlags::empty())
+        .map_err(|error| system("getrandom", error))?;
+    Ok(SecureRandom::from_seed(seed))
+}
+
+/// What the counters are published in.
+fn open_stats() -> Result<OwnedFd, String> {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let stats = rustix::fs::memfd_create("legato-stats", flags);
+    let stats = stats.map_err(|e| system("memfd_create", e))?;
+    let sized = rustix::fs::ftruncate(&stats, STATS_SIZE as u64);
+    sized.map_err(|e| system("ftruncate", e))?;
+    Ok(stats)
+}
+
+fn open_contexts(mask: Mask) -> Result<(Features, Userfaultfd, Userfaultfd), OpenError> {
+    let features = Userfaultfd::probe(mask)?;
+    let own = Userfaultfd::open_with_events(features)?;
+    Ok((features, own, Userfaultfd::open_plain(features)?))
+}
+
+fn register_frames<G: ProviderGlue>(
+    provider: &mut G::Provider,
+    fabric: &Fabric<FrameBuffer>,
+    layout: &Layout,
+) -> Result<(MemoryRegion, MemoryRegion), String> {
+    let mut register = |address: u64, length: u64| {
+        // SAFETY: the layout lies in the agent's reservation, which is never unmapped; requests
+        // name only frames that have memory, and nobody borrows a frame that a request names.
+        unsafe {
+            G::register_own(
+                provider,
+                fabric.domain(),
+                address as *mut u8,
+                length,
+                AccessFlags::LOCAL_WRITE,
+            )
+        }
+        .map_err(|error| error.to_string())
+    };
+    Ok((
+        register(layout.frame(0), layout.frame_bytes())?,
+        register(layout.header(0), layout.header_bytes())?,
+    ))
+}
+
+fn is_running(program: Pid) -> bool {
+    Program::open(program).is_ok_and(|program| !is_readable(program.fd()))
+}
+
+/// Whoever waits for a page waits for the agent. Without the right to it the agent is a task like
+/// any other.
+fn raise_priority() {
+    let _ = rustix::process::setpriority_process(None, -20);
+}
+
+/// The program's command name (proc_pid_comm(5)).
+fn command_of(pid: i32) -> String {
+    let path = format!("/proc/{pid}/comm");
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let mut name = [0u8; 32];
+    let length = rustix::fs::open(path.as_str(), flags, rustix::fs::Mode::empty())
+        .and_then(|file| rustix::io::read(&file, &mut name))
+        .unwrap_or(0);
+    String::from_utf8_lossy(&name[..length])
+        .trim_end()
+        .to_string()
+}

@@ -1,0 +1,214 @@
+//! What the agent and the task that drops share, and who may do what when.
+//!
+//! The agent posts one piece of work at a time and the task does it. What a piece of work needs is
+//! written before the state names it, and its result before the state says that it is done. Work
+//! that the agent does not wait for any more is still the task's until the mailbox is idle.
+
+use super::words::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, RANGES_MAX, wait, wake};
+use crate::PageRange;
+use core::sync::atomic::Ordering;
+use legato_base::PAGE_SHIFT;
+use rustix::event::Timespec;
+use rustix::io::Errno;
+
+const IDLE: u32 = 0;
+const READ: u32 = 1;
+const READ_DONE: u32 = 2;
+const DROP: u32 = 3;
+const DROP_DONE: u32 = 4;
+/// The agent does not wait for what is being read any more.
+const CANCELLED: u32 = 5;
+
+/// A range as its start and its length in bytes.
+pub(super) type Range = [u64; 2];
+
+/// What the task does with ranges.
+pub(super) trait Work {
+    /// Reads ranges, one after the other. Returns how many bytes, or a negative errno.
+    fn read(&self, ranges: impl Iterator<Item = Range>) -> i64;
+
+    /// Drops a range whole.
+    fn drop_range(&self, range: Range) -> Result<(), Errno>;
+}
+
+#[derive(Debug)]
+pub(in crate::uffd) struct Mailbox {
+    state: AtomicU32,
+    /// Ranges that are set.
+    count: AtomicU32,
+    ranges: [(AtomicU64, AtomicU64); RANGES_MAX],
+    /// The agent wants no further range dropped.
+    stop: AtomicBool,
+    /// Ranges dropped.
+    done: AtomicU32,
+    /// Bytes read, or 0 when dropped, or a negative errno.
+    result: AtomicI64,
+}
+
+/// How far dropping got.
+#[derive(Debug)]
+pub(in crate::uffd) struct Dropped {
+    /// Ranges that are gone whole.
+    pub(in crate::uffd) ranges: usize,
+    /// Why not the next; without an error the agent has stopped it.
+    pub(in crate::uffd) error: Option<Errno>,
+}
+
+/// The agent's side.
+impl Mailbox {
+    pub(super) fn new() -> Self {
+        Self {
+            state: AtomicU32::new(IDLE),
+            count: AtomicU32::new(0),
+            ranges: core::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0))),
+            stop: AtomicBool::new(false),
+            done: AtomicU32::new(0),
+            result: AtomicI64::new(0),
+        }
+    }
+
+    /// False while the task still reads what was given up.
+    pub(in crate::uffd) fn is_idle(&self) -> bool {
+        self.state.load(Ordering::Acquire) == IDLE
+    }
+
+    /// Reads ranges into the bounce pages, one after the other; returns how many bytes could be
+    /// read. None if that takes longer than `patience`: then a page is missing, and its fault must
+    /// be served first.
+    pub(in crate::uffd) fn read(&self, ranges: &[PageRange], patience: Timespec) -> Option<u64> {
+        self.post(READ, ranges);
+        let state = &self.state;
+        // EINTR, EAGAIN and ETIMEDOUT are all answered by looking. Twice, because a wake-up may be
+        // left over from the work before.
+        for _ in 0..2 {
+            if state.load(Ordering::Acquire) == READ {
+                wait(state, READ, Some(&patience));
+            }
+        }
+        let given_up = state
+            .compare_exchange(READ, CANCELLED, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if given_up {
+            return None;
+        }
+        Some(u64::try_from(self.result.load(Ordering::Acquire)).unwrap_or(0))
+    }
+
+    /// Lets the task drop ranges that it read, one after the other. The agent must go on reading
+    /// its userfaultfd until [`Self::dropped`].
+    pub(in crate::uffd) fn drop_pages(&self, ranges: &[PageRange]) {
+        self.stop.store(false, Ordering::Relaxed);
+        self.done.store(0, Ordering::Relaxed);
+        self.post(DROP, ranges);
+    }
+
+    /// Lets the task begin no further range.
+    pub(in crate::uffd) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    pub(in crate::uffd) fn is_dropping(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DROP
+    }
+
+    /// Did it end, and how? Waits for up to `patience`.
+    pub(in crate::uffd) fn dropped(&self, patience: Timespec) -> Option<Dropped> {
+        let state = &self.state;
+        if state.load(Ordering::Acquire) == DROP && patience != Timespec::default() {
+            wait(state, DROP, Some(&patience));
+        }
+        if state.load(Ordering::Acquire) == DROP {
+            return None;
+        }
+        let result = self.result.load(Ordering::Acquire);
+        let ranges = self.done.load(Ordering::Acquire) as usize;
+        self.finish();
+        let error = match i32::try_from(-result) {
+            Ok(0) => None,
+            Ok(errno) => Some(Errno::from_raw_os_error(errno)),
+            Err(_) => Some(Errno::INVAL),
+        };
+        Some(Dropped { ranges, error })
+    }
+
+    /// Nothing more is to be done with what was read.
+    pub(in crate::uffd) fn finish(&self) {
+        self.state.store(IDLE, Ordering::Release);
+    }
+
+    fn post(&self, work: u32, ranges: &[PageRange]) {
+        assert!(
+            ranges.len() <= RANGES_MAX,
+            "invariant: every range has a page, and all fit the bounce pages"
+        );
+        for (place, range) in self.ranges.iter().zip(ranges) {
+            place.0.store(range.start.address(), Ordering::Relaxed);
+            place.1.store(range.count << PAGE_SHIFT, Ordering::Relaxed);
+        }
+        self.count.store(ranges.len() as u32, Ordering::Relaxed);
+        change(&self.state, work);
+    }
+}
+
+/// The task's side.
+impl Mailbox {
+    /// Does the work that is posted, or waits for some.
+    pub(super) fn serve_once(&self, work: &impl Work) {
+        let state = self.state.load(Ordering::Acquire);
+        match state {
+            READ => {
+                let read = work.read(self.ranges());
+                self.result.store(read, Ordering::Release);
+                let wanted = self.state.compare_exchange(
+                    READ,
+                    READ_DONE,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                if wanted.is_ok() {
+                    wake(&self.state);
+                } else {
+                    self.state.store(IDLE, Ordering::Release);
+                }
+            }
+            DROP => {
+                let result = self.drop_ranges(work);
+                self.result.store(result, Ordering::Release);
+                change(&self.state, DROP_DONE);
+            }
+            // Given up before it was begun.
+            CANCELLED => self.state.store(IDLE, Ordering::Release),
+            other => wait(&self.state, other, None),
+        }
+    }
+
+    /// Drops range after range. Returns 0 or a negative errno.
+    fn drop_ranges(&self, work: &impl Work) -> i64 {
+        for range in self.ranges() {
+            if self.stop.load(Ordering::Acquire) {
+                break;
+            }
+            if let Err(error) = work.drop_range(range) {
+                return -i64::from(error.raw_os_error());
+            }
+            self.done.fetch_add(1, Ordering::Release);
+        }
+        0
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = Range> {
+        let count = self.count.load(Ordering::Relaxed) as usize;
+        let set = &self.ranges[..count];
+        set.iter().map(|(start, length)| {
+            [
+                start.load(Ordering::Relaxed),
+                length.load(Ordering::Relaxed),
+            ]
+        })
+    }
+}
+
+fn change(state: &AtomicU32, to: u32) {
+    state.store(to, Ordering::Release);
+    wake(state);
+}

@@ -1,0 +1,114 @@
+//! The task that reads pages which are about to leave by being copied, and drops them.
+//!
+//! Both may wait for the agent, so the agent cannot do them: `madvise` announces itself through
+//! the userfaultfd and waits until that is read, and reading a page that was dropped meanwhile
+//! faults. The task is a thread of the agent; it has nothing but its stack, and uses no heap.
+
+mod mailbox;
+mod words;
+
+pub(super) use mailbox::Dropped;
+
+use super::Layout;
+use super::system_call::system_call;
+use alloc::boxed::Box;
+use core::ffi::c_void;
+use mailbox::{Mailbox, Range, Work};
+use rustix::io::Errno;
+use rustix::mm::Advice;
+use words::RANGES_MAX;
+
+/// What runs in a new task, on its own stack. It must not return.
+pub type TaskMain = extern "C" fn(*mut c_void) -> !;
+
+/// Starts a thread of the calling process: the top of its stack, what it runs, and an argument.
+///
+/// Unsafe to call: the stack must be writable below its top, 16-byte aligned and used by nobody
+/// else, and the argument valid for as long as the thread uses it.
+pub type StartTask = unsafe fn(u64, TaskMain, *mut c_void) -> Result<(), Errno>;
+
+/// The task's memory.
+#[derive(Debug)]
+struct Task {
+    mailbox: Mailbox,
+    process: i32,
+    bounce: u64,
+}
+
+/// The agent's side.
+#[derive(Debug)]
+pub(super) struct Dropper {
+    task: &'static Task,
+}
+
+impl Dropper {
+    pub(super) fn start(layout: &Layout, start_task: StartTask) -> Result<Self, Errno> {
+        let stack_top = layout.open_dropper_stack()?;
+        let task: &'static Task = Box::leak(Box::new(Task {
+            mailbox: Mailbox::new(),
+            process: rustix::process::getpid().as_raw_nonzero().get(),
+            bounce: layout.bounce(),
+        }));
+        let argument = core::ptr::from_ref(task).cast_mut().cast();
+        // SAFETY: the layout keeps the stack for this task; its memory is never freed.
+        unsafe { start_task(stack_top, serve, argument) }?;
+        Ok(Self { task })
+    }
+}
+
+impl core::ops::Deref for Dropper {
+    type Target = Mailbox;
+
+    fn deref(&self) -> &Mailbox {
+        &self.task.mailbox
+    }
+}
+
+extern "C" fn serve(argument: *mut c_void) -> ! {
+    // SAFETY: `Dropper::start` passes its task, which is never freed.
+    let task = unsafe { &*argument.cast::<Task>() };
+    loop {
+        task.mailbox.serve_once(task);
+    }
+}
+
+impl Work for Task {
+    /// `process_vm_readv(2)` of this very process: memory that cannot be read is an error (EFAULT)
+    /// or a short count, where a load would be SIGSEGV.
+    fn read(&self, ranges: impl Iterator<Item = Range>) -> i64 {
+        const SYS_PROCESS_VM_READV: i64 = 310;
+        let mut remote = [[0_u64; 2]; RANGES_MAX];
+        let mut length = 0;
+        let mut count = 0;
+        for (place, range) in remote.iter_mut().zip(ranges) {
+            *place = range;
+            length += range[1];
+            count += 1;
+        }
+        let local = [self.bounce, length];
+        // SAFETY: the vectors have the layout of `struct iovec`; the kernel writes into the bounce
+        // pages, which are the caller's.
+        let read = unsafe {
+            system_call(
+                SYS_PROCESS_VM_READV,
+                [
+                    i64::from(self.process),
+                    local.as_ptr() as i64,
+                    1,
+                    remote.as_ptr() as i64,
+                    count,
+                    0,
+                ],
+            )
+        };
+        read.unwrap_or_else(|error| -i64::from(error.raw_os_error()))
+    }
+
+    fn drop_range(&self, [start, length]: Range) -> Result<(), Errno> {
+        // SAFETY: the agent has the pages' content, and their threads wait for it.
+        unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxDontNeed) }
+    }
+}
+
+#[cfg(test)]
+mod orders;

@@ -1,0 +1,374 @@
+//! The agent's side of a hand.
+//!
+//! From a MOVE until the agent has read the staging pages, they hold the only copy of what was
+//! moved. The staging pages are the child's memory: they outlive the hand, and are read through
+//! `/proc/PID/mem`, which needs no hand either. If they cannot be read, nothing can stand in for
+//! them, and the child must end.
+
+use super::protocol::{ANSWER_SIZE, Answer, Order};
+use super::serve::STAGING_PAGES;
+use crate::PageRange;
+use crate::uffd::Userfaultfd;
+use crate::uffd::message::Message;
+use crate::uffd::program::{is_readable, shares_memory};
+use crate::uffd::residency::Residency;
+use crate::uffd::transfer::Transferred;
+use alloc::vec::Vec;
+use core::mem::MaybeUninit;
+use legato_base::{PAGE_SHIFT, PageNumber};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{Pid, Signal};
+use zerocopy::FromBytes;
+
+/// An answer takes some 20 us, or as long as a busy machine lets the hand wait for a processor.
+/// After this long the agent looks whether the hand waits for it.
+const GLANCE: Timespec = milliseconds(20);
+/// Glances before a hand is given up: 10 s.
+const GLANCES_MAX: u32 = 500;
+
+/// Why a hand is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::uffd) enum HandError {
+    #[error("the task in the forked child has ended or does not answer")]
+    Gone,
+    #[error("the task is in no address space that is served here")]
+    Stranger,
+    #[error("the address space is changing: read its events first")]
+    Again,
+    #[error("pages that were leaving the forked child cannot be read")]
+    Lost,
+    #[error("this kernel cannot move pages (Linux 6.8 can)")]
+    NoMove,
+    #[error("the forked child's memory cannot be looked at (errno {0})")]
+    System(i32),
+}
+
+impl HandError {
+    /// The child has ended, or has executed another program: no page of it is served here.
+    pub(in crate::uffd) const fn is_end_of_child(self) -> bool {
+        const NOENT: i32 = Errno::NOENT.raw_os_error();
+        const SRCH: i32 = Errno::SRCH.raw_os_error();
+        matches!(self, Self::Stranger | Self::System(NOENT | SRCH))
+    }
+}
+
+/// A hand that has connected, in a child that is not known yet.
+#[derive(Debug)]
+pub(in crate::uffd) struct Applicant {
+    socket: OwnedFd,
+    child: Pid,
+}
+
+impl Applicant {
+    /// The child is the process that the hand was started in.
+    pub(in crate::uffd) const fn new(socket: OwnedFd, child: Pid) -> Self {
+        Self { socket, child }
+    }
+
+    /// True if the hand is in the userfaultfd's address space; from then on it uses that.
+    ///
+    /// # Errors
+    /// [`HandError::Again`] and [`HandError::Gone`].
+    pub(in crate::uffd) fn is_in(&self, context: &Userfaultfd) -> Result<bool, HandError> {
+        match self.ask(context)?.result() {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN) => Err(HandError::Again),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn ask(&self, context: &Userfaultfd) -> Result<Answer, HandError> {
+        send(self.socket.as_fd(), Order::Try, Some(context.fd()))?;
+        for _ in 0..GLANCES_MAX {
+            if wait(&self.socket) {
+                return receive(&self.socket);
+            }
+        }
+        Err(HandError::Gone)
+    }
+
+    /// Takes the hand into service, after [`Self::is_in`] has found its address space.
+    ///
+    /// # Errors
+    /// If the child may not be looked at.
+    pub(in crate::uffd) fn accept(self, context: &Userfaultfd) -> Result<Hand, HandError> {
+        let answer = self.ask(context)?;
+        let system = |error: Errno| HandError::System(error.raw_os_error());
+        // Of the connection, not of a message: the kernel says who it is.
+        let process = rustix::net::sockopt::socket_peercred(&self.socket)
+            .map_err(system)?
+            .pid;
+        let residency = Residency::open(Some(process), true).map_err(system)?;
+        let memory = residency.open_memory().map_err(system)?;
+        let child = Residency::open_directory(Some(self.child)).map_err(system)?;
+        Ok(Hand {
+            socket: self.socket,
+            process,
+            child: (self.child, child),
+            residency,
+            memory,
+            staging: answer.area[1] - (u64::from(STAGING_PAGES) << PAGE_SHIFT),
+            mappings: [answer.area, answer.object]
+                .map(|[start, end]| PageRange::of_bytes(start, end)),
+            used: 0,
+            registered: false,
+            dropping: false,
+        })
+    }
+}
+
+/// A hand in service. Closing its connection ends it.
+#[derive(Debug)]
+pub(in crate::uffd) struct Hand {
+    socket: OwnedFd,
+    process: Pid,
+    /// The process whose memory this is, and its directory in `/proc`, which names it for good.
+    child: (Pid, OwnedFd),
+    pub(in crate::uffd) residency: Residency,
+    memory: OwnedFd,
+    staging: u64,
+    mappings: [PageRange; 2],
+    /// Staging pages that hold something.
+    used: u32,
+    /// The staging pages are registered: MOVE may fill them, and nothing may drop them.
+    registered: bool,
+    /// The answer to [`Order::Drop`] is due.
+    dropping: bool,
+}
+
+impl Hand {
+    /// Mappings that are the hand's and not the program's.
+    pub(in crate::uffd) const fn mappings(&self) -> [PageRange; 2] {
+        self.mappings
+    }
+
+    /// True while the child's process lives and has not replaced its memory. The hand keeps that
+    /// memory alive, so somebody must look.
+    pub(in crate::uffd) fn is_needed(&self) -> bool {
+        shares_memory(self.process, self.child.0)
+    }
+
+    /// False if the hand has ended.
+    pub(in crate::uffd) fn is_there(&self) -> bool {
+        self.dropping || !is_readable(self.socket.as_fd())
+    }
+
+    pub(in crate::uffd) const fn child(&self) -> Pid {
+        self.child.0
+    }
+
+    /// The child cannot go on.
+    pub(in crate::uffd) fn kill_child(&self) {
+        // Fails only when it has ended already.
+        let _ = rustix::process::pidfd_send_signal(&self.child.1, Signal::KILL);
+    }
+
+    /// How many of `count` pages may be moved out now; at least one.
+    pub(in crate::uffd) fn prepare(
+        &mut self,
+        context: &Userfaultfd,
+        count: u32,
+    ) -> Result<u32, HandError> {
+        if self.used == STAGING_PAGES {
+            self.discard(context)?;
+        }
+        if self.dropping {
+            self.answer(context, PageRange::new(PageNumber(0), 0), &mut Vec::new())?;
+            self.dropping = false;
+        }
+        if !self.registered {
+            let length = u64::from(STAGING_PAGES) << PAGE_SHIFT;
+            // SAFETY: the staging pages are touched only while they have memory.
+            unsafe { context.register(self.staging, length, false) }
+                .map_err(|_| HandError::Gone)?;
+            self.registered = true;
+        }
+        Ok(count.min(STAGING_PAGES - self.used))
+    }
+
+    /// Moves pages to staging pages. Returns how many, and why not more; with
+    /// [`HandError::Gone`] beside them the hand has ended in between. Messages that had to be read
+    /// meanwhile are put into `strays`.
+    pub(in crate::uffd) fn move_out(
+        &mut self,
+        context: &Userfaultfd,
+        range: PageRange,
+        strays: &mut Vec<Message>,
+    ) -> (Transferred, Result<(), HandError>) {
+        let order = Order::MoveOut {
+            from: range.start.address(),
+            slot: self.used,
+            count: range.count as u32,
+        };
+        let answer = send(self.socket.as_fd(), order, None)
+            .and_then(|()| self.answer(context, range, strays));
+        match answer {
+            Ok(answer) if u64::from(answer.moved) <= range.count => {
+                ((answer.moved, answer.result()), Ok(()))
+            }
+            _ => {
+                let moved = self.end_and_count(range.count);
+                ((moved, Err(Errno::INVAL)), Err(HandError::Gone))
+            }
+        }
+    }
+
+    /// Reads what was moved last.
+    ///
+    /// # Safety
+    /// `into` must be writable for as many pages.
+    pub(in crate::uffd) unsafe fn take(&mut self, into: u64, count: u32) -> Result<(), HandError> {
+        let from = self.staging + (u64::from(self.used) << PAGE_SHIFT);
+        let length = (count as usize) << PAGE_SHIFT;
+        let mut done = 0;
+        while done < length {
+            // SAFETY: the caller's promise; the borrow ends with the call.
+            let rest = unsafe {
+                core::slice::from_raw_parts_mut((into as *mut u8).add(done), length - done)
+            };
+            // The pages are there, so that nothing is waited for.
+            match rustix::io::pread(&self.memory, rest, from + done as u64) {
+                Ok(0) => return Err(HandError::Lost),
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(HandError::Lost),
+            }
+        }
+        self.used += count;
+        Ok(())
+    }
+
+    /// Lets the hand drop what was read, without waiting for it: they are local memory still.
+    /// `at_least` staging pages must be in use for that.
+    pub(in crate::uffd) fn discard_from(
+        &mut self,
+        context: &Userfaultfd,
+        at_least: u32,
+    ) -> Result<(), HandError> {
+        if self.used < at_least.max(1) {
+            return Ok(());
+        }
+        self.discard(context)
+    }
+
+    fn discard(&mut self, context: &Userfaultfd) -> Result<(), HandError> {
+        let length = u64::from(STAGING_PAGES) << PAGE_SHIFT;
+        // SAFETY: what is in the staging pages was read. Only so may the hand drop it: it would
+        // announce it otherwise, and wait for the agent.
+        unsafe { context.unregister(self.staging, length) }.map_err(|_| HandError::Gone)?;
+        self.registered = false;
+        send(self.socket.as_fd(), Order::Drop, None)?;
+        self.dropping = true;
+        self.used = 0;
+        Ok(())
+    }
+
+    /// Waits for an answer, for a time.
+    fn answer(
+        &self,
+        context: &Userfaultfd,
+        moving: PageRange,
+        strays: &mut Vec<Message>,
+    ) -> Result<Answer, HandError> {
+        for _ in 0..GLANCES_MAX {
+            if wait(&self.socket) {
+                return receive(&self.socket);
+            }
+            self.help(context, moving, strays);
+        }
+        Err(HandError::Gone)
+    }
+
+    /// The hand may wait for a page that its program has dropped just before the hand was to
+    /// unshare it. Such a page reads zero. (A page that the hand has moved out is missing as well,
+    /// and in a staging page.)
+    fn help(&self, context: &Userfaultfd, moving: PageRange, strays: &mut Vec<Message>) {
+        while is_readable(context.fd()) {
+            // The kernel gives faults before changes, so a change is read only if the hand does
+            // not wait for a page.
+            let Some(message) = context.read_one() else {
+                return;
+            };
+            let Message::Fault {
+                page,
+                protected: false,
+            } = message
+            else {
+                strays.push(message);
+                return;
+            };
+            // After reading: what is not in its staging page now was not there when it faulted.
+            let moved = self.moved_of(moving.count);
+            if !moving.contains(page) || page.0 < moving.start.0 + u64::from(moved) {
+                strays.push(message);
+                continue;
+            }
+            // SAFETY: the page was there when the hand began, and has only been dropped.
+            if unsafe { context.zero(page) }.is_err() {
+                strays.push(message);
+            }
+        }
+    }
+
+    /// Ends the hand and finds out what it has done.
+    fn end_and_count(&self, count: u64) -> u32 {
+        self.residency.kill();
+        // The connection ends when the task can do nothing more.
+        for _ in 0..GLANCES_MAX {
+            if wait(&self.socket) && receive(&self.socket).is_err() {
+                break;
+            }
+        }
+        self.moved_of(count)
+    }
+
+    /// How many of the pages that were to be moved are in staging pages.
+    fn moved_of(&self, count: u64) -> u32 {
+        let first = PageNumber::containing(self.staging).plus(u64::from(self.used));
+        let present = self.residency.pages_in(PageRange::new(first, count));
+        present.map_or(0, |present| present.len() as u32)
+    }
+}
+
+const fn milliseconds(count: i64) -> Timespec {
+    Timespec {
+        tv_sec: 0,
+        tv_nsec: count * 1_000_000,
+    }
+}
+
+/// True if there is something to receive, or the other end is gone.
+fn wait(socket: &OwnedFd) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    matches!(rustix::event::poll(&mut polled, Some(&GLANCE)), Ok(ready) if ready > 0)
+}
+
+fn receive(socket: &OwnedFd) -> Result<Answer, HandError> {
+    let mut bytes = [0u8; ANSWER_SIZE];
+    match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+        Ok((ANSWER_SIZE, _)) => Answer::read_from_bytes(&bytes).map_err(|_| HandError::Gone),
+        _ => Err(HandError::Gone),
+    }
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    order: Order,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), HandError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let attached = descriptor.as_slice();
+    if !attached.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(attached)) {
+        return Err(HandError::Gone);
+    }
+    let bytes = order.to_bytes();
+    // One order at a time is under way: there is always room for it.
+    let flags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)
+        .map(drop)
+        .map_err(|_| HandError::Gone)
+}

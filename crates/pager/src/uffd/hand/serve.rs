@@ -1,0 +1,136 @@
+//! What the hand runs.
+//!
+//! It must never wait for the agent except on its connection, because the agent waits for its
+//! answers. So it touches no memory of the child's program that may be missing:
+//! - Its stack, its code and its data are in mappings of its own, which are never registered.
+//! - UFFDIO_MOVE does not fault: a missing source is ENOENT, and the staging pages are only its
+//!   target.
+//! - MADV_POPULATE_WRITE follows a MOVE that has just found the page present. In between it can
+//!   only be dropped by a `madvise` whose announcement the agent read long before; should that
+//!   ever happen, the agent fills the page (see `remote`).
+//! - MADV_DONTNEED on the staging pages comes when they are not registered, and then announces
+//!   nothing.
+//!
+//! It uses no heap: it runs in a copy of the agent's object that has none.
+
+use super::protocol::{Answer, ORDER_SIZE, Order};
+use crate::uffd::program::{close_all_but, raise_descriptor_limit};
+use crate::uffd::supervisor::Supervisor;
+use crate::uffd::{Userfaultfd, transfer};
+use core::mem::MaybeUninit;
+use legato_base::wire::control::AgentMessageBody;
+use legato_base::{PAGE_SHIFT, PAGE_SIZE};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSliceMut};
+use rustix::mm::Advice;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use zerocopy::IntoBytes;
+
+/// Staging pages: as many as the pager evicts in one batch.
+pub const STAGING_PAGES: u32 = 128;
+/// Bytes that the hand's stack needs.
+pub const STACK_SIZE: u64 = 64 << 10;
+
+/// What the entry into the child hands over.
+#[derive(Clone, Copy, Debug)]
+pub struct HandStart<'a> {
+    /// Name of the supervisor's socket in the abstract namespace.
+    pub supervisor: &'a [u8],
+    /// The child's process id, as it sees it.
+    pub child: u32,
+    /// The process whose agent serves the child.
+    pub program: u32,
+    /// Start and end of the hand's mapping: its stack, then the staging pages up to the end.
+    pub area: (u64, u64),
+    /// Start and end of the copy of the agent's object that the hand runs.
+    pub object: (u64, u64),
+}
+
+/// Serves until the agent closes the connection, or ends.
+///
+/// # Errors
+/// If the supervisor cannot be reached.
+pub fn run(start: &HandStart<'_>) -> Result<(), Errno> {
+    // Out of the child's process group: signals to the group are not for the hand. Fails only for
+    // the leader of a group, which a new task is not.
+    let _ = rustix::process::setsid();
+    // What came along from the child is not the hand's to keep open, and what the child may have
+    // is no limit for the hand.
+    raise_descriptor_limit();
+    close_all_but(&[]);
+    // Threads wait for pages that wait for the hand. Without the right to it the hand is a task
+    // like any other.
+    let _ = rustix::process::setpriority_process(None, -20);
+    let supervisor = Supervisor::connect(start.supervisor, start.child)?;
+    let (program, address) = (start.program, start.area.0);
+    supervisor.send(AgentMessageBody::Hand { program, address }, &[])?;
+    serve(supervisor.fd(), start.area, start.object);
+    Ok(())
+}
+
+pub(super) fn serve(socket: BorrowedFd<'_>, area: (u64, u64), object: (u64, u64)) {
+    let staging = area.1 - (u64::from(STAGING_PAGES) << PAGE_SHIFT);
+    let mut context = None;
+    while let Some((order, attached)) = receive(socket) {
+        let (moved, result) = match order {
+            Order::Try => (0, try_context(attached, &mut context)),
+            Order::MoveOut { from, slot, count } => match &context {
+                Some(context) if slot.saturating_add(count) <= STAGING_PAGES => {
+                    let to = staging + (u64::from(slot) << PAGE_SHIFT);
+                    // SAFETY: the agent is in charge of the pages, and keeps what it finds in the
+                    // staging pages, which are the hand's.
+                    unsafe { transfer::move_out(context, to, from, count) }
+                }
+                _ => (0, Err(Errno::INVAL)),
+            },
+            Order::Drop => (0, drop_staging(staging)),
+        };
+        let answer = Answer {
+            errno: result.map_or_else(Errno::raw_os_error, |()| 0),
+            moved,
+            area: [area.0, area.1],
+            object: [object.0, object.1],
+        };
+        if rustix::net::send(socket, answer.as_bytes(), SendFlags::NOSIGNAL).is_err() {
+            return;
+        }
+    }
+}
+
+fn try_context(attached: Option<OwnedFd>, context: &mut Option<Userfaultfd>) -> Result<(), Errno> {
+    let tried = Userfaultfd::from_descriptor(attached.ok_or(Errno::BADF)?);
+    if !tried.is_of_this_space()? {
+        return Err(Errno::XDEV);
+    }
+    *context = Some(tried);
+    Ok(())
+}
+
+fn drop_staging(staging: u64) -> Result<(), Errno> {
+    let length = STAGING_PAGES as usize * PAGE_SIZE;
+    // SAFETY: the staging pages are the hand's, and the agent has what was in them.
+    unsafe { rustix::mm::madvise(staging as *mut _, length, Advice::LinuxDontNeed) }
+}
+
+/// None when the agent is gone or speaks nonsense.
+fn receive(socket: BorrowedFd<'_>) -> Option<(Order, Option<OwnedFd>)> {
+    let mut bytes = [0u8; ORDER_SIZE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    loop {
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(socket.as_fd(), &mut parts, &mut ancillary, flags) {
+            Ok(received) => {
+                let attached = ancillary.drain().find_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+                    _ => None,
+                });
+                let order = Order::parse(bytes.get(..received.bytes)?)?;
+                return Some((order, attached));
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! A hand in a real forked child, on real memory: the child is made with `fork`, and its only
+//! thread is the hand.
+
+use super::remote::{Applicant, Hand, HandError};
+use super::{HandStart, STACK_SIZE, STAGING_PAGES, run};
+use crate::PageRange;
+use crate::uffd::Userfaultfd;
+use crate::uffd::message::Message;
+use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, AgentMessageBody};
+use legato_base::{PAGE_SIZE, PageNumber};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::format;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec;
+use std::vec::Vec;
+
+/// More than fit in the staging pages.
+const PAGES: u64 = 300;
+
+/// A parent's memory, a child forked from it with a hand, and the agent's view of both.
+struct Family {
+    alone: Option<MutexGuard<'static, ()>>,
+    own: Userfaultfd,
+    child: Userfaultfd,
+    pid: Pid,
+    applicant: Option<Applicant>,
+    start: u64,
+    /// The hand's staging pages in the child.
+    staging: PageRange,
+}
+
+/// A fork announces itself to every userfaultfd of the process, and waits for each.
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Family {
+    fn new(name: &str) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut family = Self::beside(name, &[]);
+        family.alone = Some(alone);
+        family
+    }
+
+    /// In a process that has other userfaultfds.
+    fn beside(name: &str, others: &[&Userfaultfd]) -> Self {
+        let features = Userfaultfd::probe(crate::uffd::Mask::default()).unwrap();
+        let own = Userfaultfd::open_with_events(features).unwrap();
+        let start = map(PAGES);
+        for page in 0..PAGES {
+            // SAFETY: the mapping is this test's.
+            unsafe { *((start + page * PAGE_SIZE as u64) as *mut u64) = content(page) };
+        }
+        // SAFETY: nothing is missing in the range as far as this process is concerned.
+        unsafe { own.register(start, PAGES * PAGE_SIZE as u64, true) }.unwrap();
+        let area_pages = STACK_SIZE / PAGE_SIZE as u64 + u64::from(STAGING_PAGES);
+        let area = map(area_pages);
+        let name = format!("legato-hand-test-{name}-{}", std::process::id());
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        let flags = SocketFlags::CLOEXEC;
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .unwrap();
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let parent = std::process::id();
+        let forking = std::thread::spawn(move || {
+            let hand = HandStart {
+                supervisor: name.as_bytes(),
+                child: 0,
+                program: parent,
+                area: (area, area + area_pages * PAGE_SIZE as u64),
+                object: (0, 0),
+            };
+            fork(&hand)
+        });
+        // The fork goes on when its event was read.
+        let child = loop {
+            for other in others {
+                other.read_one();
+            }
+            match own.read_one() {
+                Some(Message::Forked { child }) => break child,
+                Some(other) => panic!("{other:?}"),
+                None => std::thread::yield_now(),
+            }
+        };
+        while !forking.is_finished() {
+            for other in others {
+                other.read_one();
+            }
+        }
+        let pid = Pid::from_raw(forking.join().unwrap()).unwrap();
+        let connection = rustix::net::accept_with(&listener, flags).unwrap();
+        assert_eq!(greeting(&connection), (parent, area));
+        let staging = PageNumber::containing(area).plus(area_pages - u64::from(STAGING_PAGES));
+        Self {
+            alone: None,
+            own,
+            child,
+            pid,
+            applicant: Some(Applicant::new(connection, pid)),
+            start,
+            staging: PageRange::new(staging, u64::from(STAGING_PAGES)),
+        }
+    }
+
+    fn hand(&mut self) -> Hand {
+        let applicant = self.applicant.take().unwrap();
+        assert_eq!(applicant.is_in(&self.child), Ok(true));
+        applicant.accept(&self.child).unwrap()
+    }
+
+    /// Moves pages out and returns what was in them.
+    fn take(&self, hand: &mut Hand, first: u64, count: u32) -> (Vec<u64>, Result<(), Errno>) {
+        let room = hand.prepare(&self.child, count).unwrap();
+        let first = PageNumber::containing(self.start).plus(first);
+        let range = PageRange::new(first, u64::from(room));
+        let mut strays = Vec::new();
+        let ((moved, result), end) = hand.move_out(&self.child, range, &mut strays);
+        assert_eq!(end, Ok(()));
+        assert!(strays.is_empty(), "{strays:?}");
+        let mut bytes = vec![0u8; moved as usize * PAGE_SIZE];
+        // SAFETY: the buffer has room for as many pages.
+        unsafe { hand.take(bytes.as_mut_ptr() as u64, moved) }.unwrap();
+        let words = bytes.chunks(PAGE_SIZE).map(|page| {
+            let word: [u8; 8] = page[..8].try_into().unwrap();
+            u64::from_le_bytes(word)
+        });
+        (words.collect(), result)
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
+        let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
+        // SAFETY: the mapping is this test's. It is unregistered first, because nobody reads the
+        // userfaultfd's events any more.
+        unsafe {
+            let length = PAGES * PAGE_SIZE as u64;
+            self.own.unregister(self.start, length).unwrap();
+            rustix::mm::munmap(self.start as *mut _, length as usize).unwrap();
+        }
+    }
+}
+
+fn content(page: u64) -> u64 {
+    page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
+}
+
+fn map(pages: u64) -> u64 {
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let length = pages as usize * PAGE_SIZE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), length, access, flags) }.unwrap()
+        as u64
+}
+
+/// `fork(2)`, and in the child a hand. Returns the child's process id.
+fn fork(hand: &HandStart<'_>) -> i32 {
+    const SYS_FORK: i64 = 57;
+    const SYS_EXIT_GROUP: i64 = 231;
+    let result: i64;
+    // SAFETY: the child has a copy of this thread alone, and runs nothing that uses the heap or a
+    // lock, both of which another thread may have left in any state.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") SYS_FORK => result, out("rcx") _, out("r11") _);
+    }
+    if result == 0 {
+        let status = i64::from(run(hand).is_err());
+        // SAFETY: ends the child.
+        unsafe {
+            core::arch::asm!(
+                "syscall",
+                in("rax") SYS_EXIT_GROUP,
+                in("rdi") status,
+                options(noreturn)
+            );
+        }
+    }
+    i32::try_from(result).unwrap()
+}
+
+/// The process that the hand is for, and the address that it names.
+fn greeting(connection: &OwnedFd) -> (u32, u64) {
+    let mut bytes = [0u8; AGENT_MESSAGE_SIZE];
+    let (length, _) = rustix::net::recv(connection, &mut bytes, RecvFlags::empty()).unwrap();
+    match AgentMessage::parse(&bytes[..length]).unwrap().body {
+        AgentMessageBody::Hand { program, address } => (program, address),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn pages_leave_a_forked_child_with_their_content_and_can_come_back() {
+    let mut family = Family::new("leave");
+    let mut hand = family.hand();
+    // Twice: what has come back is the child's alone, and was shared with the parent before.
+    for round in 0..2 {
+        let mut at = 0;
+        while at < PAGES {
+            let (words, result) = family.take(&mut hand, at, (PAGES - at) as u32);
+            assert_eq!(result, Ok(()));
+            assert!(!words.is_empty());
+            for word in words {
+                assert_eq!(word, content(at) + round, "page {at}");
+                at += 1;
+            }
+        }
+        let (words, result) = family.take(&mut hand, 7, 1);
+        assert_eq!((words, result), (vec![], Err(Errno::NOENT)));
+        for page in 0..PAGES {
+            let mut bytes = vec![0u8; PAGE_SIZE];
+            bytes[..8].copy_from_slice(&(content(page) + 1).to_le_bytes());
+            let to = family.start + page * PAGE_SIZE as u64;
+            // SAFETY: the buffer is one page; the page is missing in the child.
+            let (_, result) = unsafe {
+                family
+                    .child
+                    .copy(to, bytes.as_ptr() as u64, PAGE_SIZE as u64)
+            };
+            assert_eq!(result, Ok(()));
+        }
+    }
+    for page in 0..PAGES {
+        // SAFETY: the parent's own pages, which nothing has taken away.
+        let word = unsafe { *((family.start + page * PAGE_SIZE as u64) as *const u64) };
+        assert_eq!(word, content(page), "the parent's page {page}");
+    }
+}
+
+#[test]
+fn a_hand_knows_its_own_address_space_from_others() {
+    let mut first = Family::new("first");
+    let second = Family::beside("second", &[&first.own]);
+    let applicant = first.applicant.take().unwrap();
+    assert_eq!(applicant.is_in(&first.own), Ok(false));
+    assert_eq!(applicant.is_in(&second.child), Ok(false));
+    assert_eq!(applicant.is_in(&first.child), Ok(true));
+    let hand = applicant.accept(&first.child).unwrap();
+    assert!(hand.is_there() && hand.is_needed());
+}
+
+#[test]
+fn staging_pages_are_given_back() {
+    let mut family = Family::new("staging");
+    let mut hand = family.hand();
+    let staged = |hand: &Hand| hand.residency.pages_in(family.staging).unwrap();
+    let all: Vec<_> = (0..u64::from(STAGING_PAGES))
+        .map(|page| family.staging.start.plus(page))
+        .collect();
+    let (words, _) = family.take(&mut hand, 0, STAGING_PAGES);
+    assert_eq!(words.len(), STAGING_PAGES as usize);
+    assert_eq!(staged(&hand), all);
+    hand.discard_from(&family.child, 1).unwrap();
+    // The next order is carried out after that.
+    let (words, _) = family.take(&mut hand, u64::from(STAGING_PAGES), 1);
+    assert_eq!(words, [content(u64::from(STAGING_PAGES))]);
+    assert_eq!(staged(&hand), all[..1]);
+}
+
+#[test]
+fn a_hand_that_has_ended_is_noticed() {
+    let mut family = Family::new("ended");
+    let mut hand = family.hand();
+    rustix::process::kill_process(family.pid, Signal::KILL).unwrap();
+    rustix::process::waitpid(Some(family.pid), WaitOptions::empty()).unwrap();
+    assert!(!hand.is_there() && !hand.is_needed());
+    assert_eq!(hand.prepare(&family.child, 1), Err(HandError::Gone));
+}

@@ -1,0 +1,234 @@
+//! Forked children: their userfaultfds, their hands, and pages that leave and enter them.
+
+use super::thread_blocks::ThreadBlocks;
+use super::{LinuxKernel, evict_error};
+use crate::uffd::Userfaultfd;
+use crate::uffd::hand::remote::{Applicant, Hand, HandError};
+use crate::uffd::message::Message;
+use crate::uffd::range_set::RangeSet;
+use crate::uffd::transfer::{Transferred, transfer_across};
+use crate::{EvictError, FrameIndex, PageRange, SpaceId};
+use alloc::vec::Vec;
+use legato_base::PageNumber;
+use rustix::fd::OwnedFd;
+use rustix::process::Pid;
+
+/// Staging pages that are given back at once; fewer only when the agent has nothing else to do.
+const DISCARD_FROM: u32 = 32;
+
+/// A forked child.
+#[derive(Debug)]
+pub(in crate::uffd) struct Child {
+    pub(super) context: Userfaultfd,
+    /// Without one pages cannot leave.
+    pub(super) hand: Option<Hand>,
+    /// What is registered.
+    pub(super) armed: RangeSet,
+    /// What the pager is in charge of. Ranges that the child has inherited are registered from the
+    /// start, and become part of this when their resident pages are known.
+    pub(super) charged: RangeSet,
+    pub(super) refused: RangeSet,
+    pub(super) thread_blocks: ThreadBlocks,
+    /// What the child wipes when it forks, as far as that is known while it has no hand.
+    pub(super) wiped: RangeSet,
+}
+
+impl Child {
+    pub(super) fn new(context: Userfaultfd, armed: RangeSet, wiped: RangeSet) -> Self {
+        Self {
+            context,
+            hand: None,
+            armed,
+            charged: RangeSet::default(),
+            refused: RangeSet::default(),
+            thread_blocks: ThreadBlocks::default(),
+            wiped,
+        }
+    }
+}
+
+impl LinuxKernel {
+    /// Finds the child that a hand is in, and takes the hand into service. The child's process id
+    /// is the one that the hand's message names.
+    ///
+    /// # Errors
+    /// [`HandError::Again`] with the applicant: try again after the next `read`. After any other
+    /// error the hand ends.
+    pub(in crate::uffd) fn attach_hand(
+        &mut self,
+        applicant: Applicant,
+    ) -> Result<SpaceId, (HandError, Option<Applicant>)> {
+        if !self.features.can_move() {
+            return Err((HandError::NoMove, None));
+        }
+        let mut changing = false;
+        let mut found = None;
+        for (&space, child) in &self.children {
+            if child.hand.is_some() {
+                continue;
+            }
+            match applicant.is_in(&child.context) {
+                Ok(true) => {
+                    found = Some(space);
+                    break;
+                }
+                Ok(false) => {}
+                Err(HandError::Again) => changing = true,
+                Err(error) => return Err((error, None)),
+            }
+        }
+        let Some(space) = found else {
+            return Err(if changing {
+                (HandError::Again, Some(applicant))
+            } else {
+                (HandError::Stranger, None)
+            });
+        };
+        if let Some(child) = self.children.get_mut(&space) {
+            let hand = applicant.accept(&child.context).map_err(|e| (e, None))?;
+            child.hand = Some(hand);
+            self.shared.forget();
+        }
+        Ok(space)
+    }
+
+    /// A hand has connected to the supervisor, which passes it on.
+    pub(in crate::uffd) fn apply(&mut self, socket: OwnedFd, child: Pid) {
+        self.applicants.push(Applicant::new(socket, child));
+    }
+
+    /// Takes hands into service that have applied, each when its address space does not change.
+    /// Returns what became of them.
+    pub(in crate::uffd) fn attach_hands(&mut self) -> Vec<Result<SpaceId, HandError>> {
+        let mut outcomes = Vec::new();
+        for applicant in core::mem::take(&mut self.applicants) {
+            match self.attach_hand(applicant) {
+                Ok(space) => outcomes.push(Ok(space)),
+                Err((HandError::Again, Some(applicant))) => self.applicants.push(applicant),
+                Err((error, _)) => outcomes.push(Err(error)),
+            }
+        }
+        outcomes
+    }
+
+    /// Children that had to end, because pages of theirs were lost on their way.
+    pub(in crate::uffd) fn take_killed(&mut self) -> Vec<Pid> {
+        core::mem::take(&mut self.killed)
+    }
+
+    /// Gives the staging pages of children back to the system, if `at_least` are in use.
+    pub(in crate::uffd) fn discard_staging(&mut self, at_least: u32) {
+        for child in self.children.values_mut() {
+            let Some(hand) = &mut child.hand else {
+                continue;
+            };
+            if hand.discard_from(&child.context, at_least).is_err() {
+                child.hand = None;
+                self.shared.forget();
+            }
+        }
+    }
+
+    pub(super) fn discard_full_staging(&mut self) {
+        self.discard_staging(DISCARD_FROM);
+    }
+
+    /// As `move_out`, for a child.
+    pub(super) fn move_out_child(
+        &mut self,
+        space: SpaceId,
+        page: PageNumber,
+        frame: FrameIndex,
+        count: u32,
+    ) -> (u32, Result<(), EvictError>) {
+        if self.is_unsettled() {
+            return (0, Err(EvictError::Again));
+        }
+        let Some(mut child) = self.children.remove(&space) else {
+            return (0, Err(EvictError::Fixed));
+        };
+        let result = self.move_out_of(space, &mut child, page, frame, count);
+        self.children.insert(space, child);
+        result
+    }
+
+    fn move_out_of(
+        &mut self,
+        space: SpaceId,
+        child: &mut Child,
+        page: PageNumber,
+        frame: FrameIndex,
+        count: u32,
+    ) -> (u32, Result<(), EvictError>) {
+        let Some(mut hand) = child.hand.take() else {
+            return (0, Err(EvictError::Fixed));
+        };
+        let Ok(count) = hand.prepare(&child.context, count) else {
+            // Nothing is on its way. The hand ends.
+            self.shared.forget();
+            return (0, Err(EvictError::Fixed));
+        };
+        // Before anything moves: then there is a place for it.
+        let room = self.give_memory(frame, count);
+        if room == 0 {
+            child.hand = Some(hand);
+            return (0, Err(EvictError::Again));
+        }
+        let range = PageRange::new(page, u64::from(room));
+        let mut strays = Vec::new();
+        let ((moved, result), end) = hand.move_out(&child.context, range, &mut strays);
+        // SAFETY: the frames have memory, and nobody else uses them.
+        let taken = unsafe { hand.take(self.layout.frame(frame.0), moved) };
+        let replaced = strays
+            .iter()
+            .filter_map(Message::vacated)
+            .any(|gone| gone.overlaps(range));
+        self.backlog
+            .extend(strays.into_iter().map(|stray| (space, stray)));
+        if taken.is_err() || replaced {
+            self.take_memory(frame, room);
+            hand.kill_child();
+            self.killed.push(hand.child());
+            self.shared.forget();
+            return (0, Err(EvictError::Fixed));
+        }
+        if moved < room {
+            self.take_memory(FrameIndex(frame.0 + moved), room - moved);
+        }
+        if end.is_ok() {
+            child.hand = Some(hand);
+        } else {
+            self.shared.forget();
+        }
+        // Pages of a mapping that is not writable stay: copying and dropping them takes a task in
+        // the child that may wait for the agent.
+        (moved, result.map_err(evict_error))
+    }
+
+    /// As `move_in`, for a child: the frames keep their memory.
+    pub(super) fn move_in_child(
+        context: &Userfaultfd,
+        dst: u64,
+        src: u64,
+        count: u32,
+    ) -> Transferred {
+        // SAFETY: the frames have memory, and the pager has put the pages' content there.
+        transfer_across(dst, src, count, &|dst, src, bytes| unsafe {
+            context.copy(dst, src, bytes)
+        })
+    }
+
+    /// False once nobody uses the child's memory any more.
+    pub(super) fn child_alive(&mut self, space: SpaceId) -> bool {
+        let Some(child) = self.children.get_mut(&space) else {
+            return false;
+        };
+        let useless = |hand: &Hand| !hand.is_there() || !hand.is_needed();
+        if child.hand.as_ref().is_some_and(useless) {
+            // It ends, and if the child has ended its memory goes with it.
+            child.hand = None;
+            self.shared.forget();
+        }
+        child.context.is_alive()
+    }
+}

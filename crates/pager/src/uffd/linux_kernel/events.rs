@@ -1,0 +1,286 @@
+//! Messages of the address spaces: faults, and changes that the pager must follow.
+
+use super::LinuxKernel;
+use super::child::Child;
+use super::order::{Batch, Sequence};
+use crate::uffd::Userfaultfd;
+use crate::uffd::message::Message;
+use crate::uffd::program::threads_of;
+use crate::{Kernel, PageRange, SpaceEvent, SpaceId, SpacePage};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
+use rustix::io::Errno;
+
+/// What a round of reading brought.
+#[derive(Debug, Default)]
+pub(in crate::uffd) struct Incoming {
+    pub(in crate::uffd) events: Vec<SpaceEvent>,
+    pub(in crate::uffd) faults: Vec<SpacePage>,
+    /// Pages written that were to be dropped.
+    pub(in crate::uffd) written: Vec<SpacePage>,
+    /// Spaces that are new, so that the supervisor can hold their userfaultfd too.
+    pub(in crate::uffd) children: Vec<SpaceId>,
+}
+
+impl LinuxKernel {
+    /// Reads what waits, and follows the changes of what is registered.
+    pub(in crate::uffd) fn read(&mut self) -> Incoming {
+        let mut incoming = Incoming::default();
+        let spaces: Vec<SpaceId> = core::iter::once(SpaceId::OWN)
+            .chain(self.children.keys().copied())
+            .collect();
+        for (space, page) in core::mem::take(&mut self.protected) {
+            self.end_protection(space, page);
+        }
+        self.discard_full_staging();
+        for (space, range) in core::mem::take(&mut self.unwatched) {
+            self.watch(space, range);
+        }
+        let mut backlog = core::mem::take(&mut self.backlog);
+        for space in spaces {
+            let (mine, rest) = backlog.into_iter().partition(|(of, _)| *of == space);
+            backlog = rest;
+            let mine: Vec<(SpaceId, Message)> = mine;
+            for (_, message) in mine {
+                let mut batch = Batch::from(message);
+                if self.may_be_late(space, &batch) {
+                    batch.sequence = Sequence::Incomplete;
+                }
+                self.receive(space, batch);
+            }
+            let batch = self.read_from(space);
+            self.receive(space, batch);
+            self.accept_in_order(space, &mut incoming);
+        }
+        incoming
+    }
+
+    /// What waits in one space. A child that has ended reads as an error; `space_alive` finds it.
+    fn read_from(&mut self, space: SpaceId) -> Batch {
+        let mut batch = Batch::default();
+        let quiet = if self.is_contested(space) {
+            None
+        } else {
+            self.look_for_moves(space)
+        };
+        let ready = if let Some(ready) = quiet {
+            Some(ready)
+        } else {
+            // Faults do not wait until the events are all there.
+            let _ = self
+                .space(space)
+                .map(|context| context.read_faults(&mut batch.messages));
+            batch
+                .messages
+                .is_empty()
+                .then(|| self.gather(space))
+                .flatten()
+        };
+        if let (Some(ready), Some(context)) = (ready, self.space(space)) {
+            let messages = &mut batch.messages;
+            if quiet.is_none() && ready.sequence == Sequence::Simultaneous {
+                read_changes(context, ready.count, messages);
+            } else {
+                let _ = context.read(ready.count, messages);
+            }
+            let may_be_late = quiet.is_some() && self.may_be_late(space, &batch);
+            batch.sequence = if may_be_late {
+                Sequence::Incomplete
+            } else {
+                ready.sequence
+            };
+        }
+        batch
+    }
+
+    /// A move came between looking for one and reading.
+    fn may_be_late(&self, space: SpaceId, batch: &Batch) -> bool {
+        let is_move = |message| matches!(message, &Message::Remapped { .. });
+        let process = self.process_of(space);
+        batch.messages.iter().any(is_move)
+            && process.is_none_or(|process| threads_of(process).len() > 1)
+    }
+
+    /// Lets every waiting thread of every space try again.
+    pub(in crate::uffd) fn wake_all(&self) {
+        core::iter::once(&self.own)
+            .chain(self.children.values().map(|child| &child.context))
+            .for_each(Userfaultfd::wake_all);
+    }
+
+    pub(super) fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
+        match message {
+            Message::Fault {
+                page,
+                protected: true,
+            } => {
+                self.end_protection(space, page);
+                incoming.written.push(SpacePage::new(space, page));
+            }
+            Message::Fault {
+                page,
+                protected: false,
+            } => incoming.faults.push(SpacePage::new(space, page)),
+            Message::Forked { child } => {
+                let left_out = self.left_out_by_fork(space);
+                let armed = self.armed(space).cloned().unwrap_or_default();
+                self.last_space = next_space(self.last_space, &self.children);
+                let id = SpaceId(self.last_space);
+                self.children
+                    .insert(id, Child::new(child, armed, left_out.wiped));
+                incoming.children.push(id);
+                incoming.events.push(SpaceEvent::Forked {
+                    parent: space,
+                    child: id,
+                });
+                let removed = |range| SpaceEvent::Removed { space: id, range };
+                incoming
+                    .events
+                    .extend(left_out.ranges.into_iter().map(removed));
+            }
+            Message::Remapped { from, to, kept } => {
+                let arrival = PageRange::new(to, from.count);
+                if space == SpaceId::OWN {
+                    // What the pager is not in charge of yet is found again where it is now.
+                    self.registered.relocate(from, to);
+                    if kept {
+                        self.registered.insert(from);
+                    }
+                } else if let Some(child) = self.children.get_mut(&space) {
+                    if !kept {
+                        child.armed.remove(from);
+                    }
+                    child.armed.insert(arrival);
+                    child.charged.relocate(from, to);
+                    child.wiped.relocate(from, to);
+                }
+                incoming
+                    .events
+                    .push(SpaceEvent::Remapped { space, from, to });
+            }
+            Message::Removed {
+                range,
+                unmapped: true,
+            } => {
+                self.forget_registered(space, range);
+                incoming.events.push(SpaceEvent::Removed { space, range });
+            }
+            Message::Removed {
+                range,
+                unmapped: false,
+            } => {
+                if self.can_evict(space) {
+                    self.unwatched.push((space, range));
+                }
+                incoming.events.push(SpaceEvent::Removed { space, range });
+            }
+        }
+    }
+
+    pub(super) fn forget_registered(&mut self, space: SpaceId, range: PageRange) {
+        match self.children.get_mut(&space) {
+            None => self.registered.remove(range),
+            Some(child) => {
+                child.armed.remove(range);
+                child.charged.remove(range);
+                child.wiped.remove(range);
+            }
+        }
+    }
+
+    /// Write-protects what is present in a range that is being dropped. MADV_FREE leaves pages
+    /// there, which the program may use again without a fault: it shows by this.
+    fn watch(&mut self, space: SpaceId, range: PageRange) {
+        if !self.features.can_protect() {
+            return;
+        }
+        let Some(context) = self.space(space) else {
+            return;
+        };
+        let length = range.count << PAGE_SHIFT;
+        // Until the thread goes on whose event was read. In any other case the range is no longer
+        // what it was.
+        if context.protect(range.start.address(), length) == Err(Errno::AGAIN) {
+            self.unwatched.push((space, range));
+        }
+    }
+
+    /// A thread waits to write to a page that was protected when it left, when it stayed, when it
+    /// was to be dropped, or when the child was forked: by now the agent has no need of the
+    /// protection. If the page is missing, the thread faults again.
+    fn end_protection(&mut self, space: SpaceId, page: PageNumber) {
+        let Some(context) = self.space(space) else {
+            return;
+        };
+        match context.unprotect(page.address(), PAGE_SIZE as u64) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => self.protected.push((space, page)),
+            // The mapping is gone.
+            Err(_) => self.wake(SpacePage::new(space, page)),
+        }
+    }
+
+    /// True while there are events that the pager does not know of yet: until then its view of
+    /// the address space is not to be acted on. The kernel says so only until they are read.
+    pub(in crate::uffd) fn is_unsettled(&self) -> bool {
+        let is_event = |(_, message): &(_, Message)| !matches!(message, Message::Fault { .. });
+        self.has_waiting() || self.backlog.iter().any(is_event)
+    }
+
+    /// True if [`Self::read`] has something to do already.
+    pub(in crate::uffd) fn has_backlog(&self) -> bool {
+        self.has_waiting()
+            || !self.backlog.is_empty()
+            || !self.protected.is_empty()
+            || !self.unwatched.is_empty()
+    }
+}
+
+/// Reads so many changes, or as many as there are. Faults that have come meanwhile come first and do not
+/// count.
+fn read_changes(context: &Userfaultfd, count: usize, into: &mut Vec<Message>) {
+    let changes = |messages: &[Message]| {
+        let is_change = |message: &&Message| !matches!(message, Message::Fault { .. });
+        messages.iter().filter(is_change).count()
+    };
+    loop {
+        let before = into.len();
+        let missing = count.saturating_sub(changes(into));
+        if missing == 0 || context.read(missing, into).is_err() || into.len() == before {
+            return;
+        }
+    }
+}
+
+/// The next number that no child has, round and round: one that was in use lately may still be in
+/// somebody's mind.
+fn next_space<T>(last: u32, children: &BTreeMap<SpaceId, T>) -> u32 {
+    let all = SpaceId::OWN.0 + 1..SpaceId::END;
+    let from = last.saturating_add(1).clamp(all.start, all.end);
+    (from..all.end)
+        .chain(all.start..from)
+        .find(|&id| !children.contains_key(&SpaceId(id)))
+        .expect("invariant: each child has a descriptor, and no process has so many")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_children_come_again_when_they_are_free() {
+        let mut children = BTreeMap::new();
+        let mut last = SpaceId::OWN.0;
+        for id in [1, 2, 3] {
+            last = next_space(last, &children);
+            assert_eq!(last, id);
+            children.insert(SpaceId(last), ());
+        }
+        children.remove(&SpaceId(2));
+        assert_eq!(next_space(last, &children), 4);
+        let highest = SpaceId::END - 1;
+        assert_eq!(next_space(highest - 1, &children), highest);
+        assert_eq!(next_space(highest, &children), 2);
+    }
+}

@@ -1,0 +1,237 @@
+//! Waiting until every thread has announced what it has done.
+//!
+//! A thread that is taken off its CPU between letting the address space go and queueing its event
+//! announces late, and a thread that is let go on meanwhile may do anything with what the first one gave
+//! up. As long as nothing is read everybody who has announced something waits; so before the next
+//! reading each thread is given the time to get there. If something has come in that time, somebody may
+//! be late who came before that, and the waiting begins anew. What is there when nothing has come is all
+//! that was done before any of it, and exactly that is read: the kernel hands announcements out in the
+//! order in which they were queued.
+
+use super::LinuxKernel;
+use super::order::Sequence;
+use crate::SpaceId;
+use crate::uffd::agent::now;
+use crate::uffd::context::MESSAGES_MAX;
+use crate::uffd::program::{is_readable, thread_file, threads_of};
+use alloc::vec::Vec;
+use legato_base::{Duration, Time};
+use rustix::process::Pid;
+use rustix::thread::{Timespec, nanosleep};
+
+/// A hundred times what the way from the unlock to the queue takes.
+const RUN: u64 = 50_000;
+/// Who gets no CPU for so long gets none. Thirty threads beside others of higher priority wait for one
+/// for more than a second.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000,
+};
+
+/// Who may not have announced yet what it has done.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    end: Time,
+    process: Pid,
+    /// Announcements that were there at the beginning.
+    announced: usize,
+    /// Threads, and how long they had run.
+    late: Vec<(Pid, u64)>,
+}
+
+/// What may be read of a space, and what that is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ready {
+    /// So many messages.
+    pub(super) count: usize,
+    pub(super) sequence: Sequence,
+}
+
+impl Ready {
+    /// What comes next is not told from what came before it.
+    const INCOMPLETE: Self = Self {
+        count: MESSAGES_MAX,
+        sequence: Sequence::Incomplete,
+    };
+    const ALL: Self = Self {
+        count: MESSAGES_MAX,
+        sequence: Sequence::AsDone,
+    };
+}
+
+impl Gathering {
+    fn begin(process: Pid, threads: &[Pid], end: Time) -> Self {
+        // Who is late is looked for afterwards.
+        let announced = count_announced(process, threads);
+        let late = threads
+            .iter()
+            .filter_map(|&thread| Some((thread, run_time(process, thread)?)));
+        Self {
+            end,
+            process,
+            announced,
+            late: late.collect(),
+        }
+    }
+
+    fn nobody_is_late(&mut self) -> bool {
+        self.late.retain(|&(thread, before)| {
+            run_time(self.process, thread).is_some_and(|time| time < before + RUN)
+        });
+        self.late.is_empty()
+    }
+
+    /// What may be read, once nobody is late and nothing has come since the beginning.
+    fn outcome(&mut self) -> Option<Ready> {
+        if now() >= self.end {
+            return Some(Ready::INCOMPLETE);
+        }
+        if !self.nobody_is_late() {
+            return None;
+        }
+        let threads = threads_of(self.process);
+        match count_announced(self.process, &threads) {
+            // Whoever waits is none of the program's threads, or it cannot be seen.
+            0 if self.announced == 0 => Some(Ready::INCOMPLETE),
+            count if count == self.announced => Some(Ready {
+                count,
+                sequence: Sequence::Simultaneous,
+            }),
+            _ => {
+                *self = Self::begin(self.process, &threads, self.end);
+                None
+            }
+        }
+    }
+}
+
+impl LinuxKernel {
+    /// Waits until each thread of a space waits or has run for a while. None if there is nothing to be
+    /// read; or for now, if a thread has met a missing page meanwhile.
+    pub(super) fn gather(&mut self, space: SpaceId) -> Option<Ready> {
+        let begun = self.gathering.remove(&space);
+        let context = self.space(space)?;
+        if !is_readable(context.fd()) {
+            return None;
+        }
+        let Some(process) = self.process_of(space) else {
+            return Some(Ready::INCOMPLETE);
+        };
+        let mut gathering = if let Some(gathering) = begun {
+            gathering
+        } else {
+            let threads = threads_of(process);
+            if threads.len() <= 1 {
+                return Some(Ready::ALL);
+            }
+            Gathering::begin(process, &threads, now() + PATIENCE)
+        };
+        loop {
+            // What there is to read are faults.
+            if !context.is_changing() {
+                return None;
+            }
+            let outcome = gathering.outcome();
+            if outcome.is_some() {
+                return outcome;
+            }
+            let _ = nanosleep(&PAUSE);
+            if context.waiting_faults() > 0 {
+                self.gathering.insert(space, gathering);
+                return None;
+            }
+        }
+    }
+
+    /// What may be read of a space whose threads have not been seen to move memory. None if one of them
+    /// does so now.
+    pub(super) fn look_for_moves(&self, space: SpaceId) -> Option<Ready> {
+        if !self.space_is_changing(space) {
+            return Some(Ready::ALL);
+        }
+        let Some(process) = self.process_of(space) else {
+            return Some(Ready::ALL);
+        };
+        let threads = threads_of(process);
+        // One thread announces in order.
+        if threads.len() <= 1 {
+            return Some(Ready::ALL);
+        }
+        let context = self.space(space)?;
+        if !is_readable(context.fd()) {
+            return None;
+        }
+        let count = count_announced(process, &threads).max(1);
+        // Whoever announces something from here on is behind those that were counted.
+        let moves = |&thread: &Pid| {
+            let call = thread_file(process, thread, "syscall").unwrap_or_default();
+            call.split_ascii_whitespace().next() == Some(MREMAP)
+        };
+        (!threads.iter().any(moves)).then_some(Ready {
+            count,
+            sequence: Sequence::Simultaneous,
+        })
+    }
+
+    pub(super) fn process_of(&self, space: SpaceId) -> Option<Pid> {
+        if space == SpaceId::OWN {
+            return Pid::from_raw(self.program);
+        }
+        let child = self.children.get(&space)?;
+        Some(child.hand.as_ref()?.child())
+    }
+}
+
+/// Number of a system call, in proc_pid_syscall(5).
+const MREMAP: &str = "25";
+
+/// Announcements that wait to be read, as far as can be seen (proc_pid_wchan(5)).
+fn count_announced(process: Pid, threads: &[Pid]) -> usize {
+    let has_announced = |&&thread: &&Pid| {
+        let place = thread_file(process, thread, "wchan");
+        place.is_some_and(|place| place.starts_with("userfaultfd_event"))
+    };
+    threads.iter().filter(has_announced).count()
+}
+
+/// How long a thread has run, in nanoseconds (Documentation/scheduler/sched-stats.rst). None if it waits
+/// for something other than a CPU, or is gone.
+fn run_time(process: Pid, thread: Pid) -> Option<u64> {
+    let stat = thread_file(process, thread, "stat")?;
+    // The name before it may hold anything (proc_pid_stat(5)).
+    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    if state != 'R' {
+        return None;
+    }
+    let times = thread_file(process, thread, "schedstat")?;
+    times.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_thread_that_runs_has_a_time_that_grows_and_one_that_waits_has_none() {
+        let process = rustix::process::getpid();
+        let (this, done) = (rustix::thread::gettid(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let grown = loop {
+                    // While this thread looks, the first one waits for it.
+                    if run_time(process, this).is_none() {
+                        break run_time(process, rustix::thread::gettid()).is_some();
+                    }
+                };
+                done.store(true, Ordering::Release);
+                grown
+            });
+            assert!(other.join().unwrap());
+        });
+        assert!(done.load(Ordering::Acquire));
+        let before = run_time(process, this).unwrap();
+        while run_time(process, this).unwrap() < before + RUN {}
+    }
+}

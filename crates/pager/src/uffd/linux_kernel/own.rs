@@ -1,0 +1,91 @@
+//! Pages leave and enter the program itself.
+
+use super::{LinuxKernel, evict_error};
+use crate::uffd::dropper::Dropper;
+use crate::uffd::transfer::{self, Transferred, transfer_across};
+use crate::{Departure, EvictError, FrameIndex, SpaceId, SpacePage};
+use legato_base::PageNumber;
+use rustix::io::Errno;
+
+impl LinuxKernel {
+    /// The task that drops pages, if there can be one. The caller puts it back.
+    pub(in crate::uffd) fn take_dropper(&mut self) -> Option<Dropper> {
+        if !self.features.can_protect() {
+            return None;
+        }
+        self.dropper
+            .take()
+            .or_else(|| Dropper::start(&self.layout, self.start_task).ok())
+    }
+
+    /// As `move_out`, for pages that cannot be moved.
+    fn copy_out(
+        &mut self,
+        page: PageNumber,
+        frame: FrameIndex,
+        count: u32,
+    ) -> (u32, Result<(), EvictError>) {
+        let page = SpacePage::new(SpaceId::OWN, page);
+        let mut runs = [Departure::new(page, frame, count)];
+        self.copy_out_runs(&mut runs);
+        let [run] = runs;
+        (run.moved, run.error.map_or(Ok(()), Err))
+    }
+
+    /// As `move_out`, for the program's own pages.
+    pub(in crate::uffd) fn move_out_own(
+        &mut self,
+        page: PageNumber,
+        frame: FrameIndex,
+        count: u32,
+    ) -> (u32, Result<(), EvictError>) {
+        let mut moved = 0;
+        while moved < count {
+            if self.is_unsettled() {
+                return (moved, Err(EvictError::Again));
+            }
+            let at = page.plus(u64::from(moved));
+            if !self.features.can_move() {
+                let (more, result) = self.copy_out(at, FrameIndex(frame.0 + moved), count - moved);
+                moved += more;
+                match result {
+                    Ok(()) => continue,
+                    error => return (moved, error),
+                }
+            }
+            let to = self.layout.frame(frame.0 + moved);
+            // SAFETY: the frames are empty, and nothing else uses them; the pages are program
+            // memory that the agent has taken charge of, and whose content it keeps.
+            let (more, result) =
+                unsafe { transfer::move_out(&self.own, to, at.address(), count - moved) };
+            moved += more;
+            let Err(error) = result else { break };
+            let at = page.plus(u64::from(moved));
+            // A mapping that is not writable, or locked.
+            if error == Errno::INVAL {
+                let (more, result) = self.copy_out(at, FrameIndex(frame.0 + moved), count - moved);
+                moved += more;
+                match result {
+                    Ok(()) => continue,
+                    error => return (moved, error),
+                }
+            }
+            return (moved, Err(evict_error(error)));
+        }
+        (moved, Ok(()))
+    }
+
+    /// Moves frames into the program, or where the kernel cannot copies them.
+    pub(super) fn move_in_own(&self, dst: u64, src: u64, count: u32) -> Transferred {
+        let can_move = self.features.can_move();
+        // SAFETY: the frames are the agent's, with the pages' content; at the target pages are
+        // missing that the pager has taken charge of.
+        transfer_across(dst, src, count, &|dst, src, bytes| unsafe {
+            if can_move {
+                self.own.move_pages(dst, src, bytes, true)
+            } else {
+                self.own.copy(dst, src, bytes)
+            }
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! Which memory the pager is in charge of.
+
+use super::survey::Survey;
+use super::{Foreign, LinuxKernel};
+use crate::uffd::Userfaultfd;
+use crate::uffd::eligible::{eligible_mappings, regions};
+use crate::uffd::range_set::RangeSet;
+use crate::uffd::residency::Residency;
+use crate::{Charge, EvictError, PageRange, SpaceId};
+use alloc::vec::Vec;
+use legato_base::PAGE_SHIFT;
+use rustix::io::Errno;
+use rustix::mm::Advice;
+
+/// What looking for more in an address space takes.
+struct Space<'a> {
+    id: SpaceId,
+    context: &'a Userfaultfd,
+    residency: &'a Residency,
+    charged: &'a RangeSet,
+    refused: &'a mut RangeSet,
+    foreign: &'a mut Foreign,
+    protectable: bool,
+}
+
+impl LinuxKernel {
+    pub(super) fn take_charge(&mut self, pages: u64, into: &mut Vec<Charge>) {
+        if self.is_unsettled() {
+            return;
+        }
+        if self.registered.is_empty() && self.surveys.is_empty() {
+            self.expect_events(SpaceId::OWN);
+        }
+        let own = (!self.own_closed).then_some(SpaceId::OWN);
+        let spaces: Vec<SpaceId> = own
+            .into_iter()
+            .chain(self.children.keys().copied())
+            .collect();
+        let mut found = 0;
+        for space in spaces {
+            if found >= pages {
+                return;
+            }
+            if !self.surveys.contains_key(&space) {
+                self.look_around(space, pages - found);
+            }
+            for charge in self.finish_survey(space) {
+                self.hold(&charge);
+                found += charge.resident.len() as u64;
+                into.push(charge);
+            }
+        }
+    }
+
+    /// Registers what there is more in a space.
+    fn look_around(&mut self, id: SpaceId, pages: u64) {
+        let protectable = self.features.can_protect();
+        let mut found = Vec::new();
+        if id == SpaceId::OWN {
+            let own = Space {
+                id,
+                context: &self.own,
+                residency: &self.residency,
+                charged: &self.registered,
+                refused: &mut self.refused,
+                foreign: &mut self.foreign,
+                protectable,
+            };
+            own.look_around(&[self.layout.range(), self.object], pages, &mut found);
+        } else if let Some(child) = self.children.get_mut(&id)
+            && let Some(hand) = &child.hand
+        {
+            let [area, object] = hand.mappings();
+            let space = Space {
+                id,
+                context: &child.context,
+                residency: &hand.residency,
+                charged: &child.charged,
+                refused: &mut child.refused,
+                foreign: &mut self.foreign,
+                protectable,
+            };
+            // The agent's object came along with the fork, for nobody's use; its reservation did
+            // not.
+            space.look_around(&[area, object, self.object], pages, &mut found);
+        }
+        if !found.is_empty() {
+            self.surveys.insert(id, Survey::new(found));
+        }
+    }
+
+    fn hold(&mut self, charge: &Charge) {
+        if charge.space == SpaceId::OWN {
+            self.registered.insert(charge.range);
+        } else if let Some(child) = self.children.get_mut(&charge.space) {
+            child.charged.insert(charge.range);
+            child.armed.insert(charge.range);
+        }
+    }
+}
+
+impl LinuxKernel {
+    /// The first pages of a range that are registered indeed. If there are none, that is an error.
+    ///
+    /// The program goes on while the agent takes charge, so a mapping may have come where another
+    /// was when the agent looked. What leaves it would read zeros. If it is registered now and then
+    /// is replaced, that is announced, and nothing is moved until the announcement is read.
+    pub(super) fn still_registered(
+        &mut self,
+        space: SpaceId,
+        range: PageRange,
+    ) -> Result<PageRange, EvictError> {
+        let Some(context) = self.space(space) else {
+            return Err(EvictError::Fixed);
+        };
+        let is_registered = |range: PageRange| {
+            let (start, length) = (range.start.address(), range.count << PAGE_SHIFT);
+            let registered = context.is_registered(start, length);
+            registered.map_err(|_| EvictError::Again)
+        };
+        if is_registered(range)? {
+            return Ok(range);
+        }
+        // Perhaps it is in several mappings.
+        let mut count = 0;
+        while count < range.count && is_registered(PageRange::new(range.start.plus(count), 1))? {
+            count += 1;
+        }
+        if count == 0 {
+            self.forget_registered(space, PageRange::new(range.start, 1));
+            return Err(EvictError::Fixed);
+        }
+        Ok(PageRange::new(range.start, count))
+    }
+}
+
+impl Space<'_> {
+    /// Registers more until so many resident pages are found.
+    fn look_around(mut self, own: &[PageRange], pages: u64, into: &mut Vec<Charge>) {
+        let Some(maps) = self.residency.maps() else {
+            return;
+        };
+        let mut found = 0;
+        for region in regions(&maps, own) {
+            if found >= pages {
+                break;
+            }
+            let missing: Vec<PageRange> = region
+                .eligible
+                .iter()
+                .flat_map(|&range| self.charged.missing_from(range))
+                .filter(|part| !self.refused.contains(part.start))
+                .collect();
+            if missing.is_empty() {
+                continue;
+            }
+            if self.register(region.range).is_err() {
+                // One mapping spoils it for all.
+                found += self.register_each(&maps, own, &missing, into);
+                continue;
+            }
+            if self.id == SpaceId::OWN {
+                leave_out_of_dumps(region.range);
+            }
+            // What has come there since is not registered; what has gone since announces it.
+            for part in missing {
+                found += self.found(part, into);
+            }
+        }
+    }
+
+    /// Returns how many resident pages that has brought.
+    fn register_each(
+        &mut self,
+        maps: &str,
+        own: &[PageRange],
+        missing: &[PageRange],
+        into: &mut Vec<Charge>,
+    ) -> u64 {
+        let mut found = 0;
+        for mapping in eligible_mappings(maps, own) {
+            for part in missing.iter().filter_map(|part| part.common(mapping)) {
+                match self.register(part) {
+                    Ok(()) => {
+                        if self.id == SpaceId::OWN {
+                            leave_out_of_dumps(part);
+                        }
+                        found += self.found(part, into);
+                    }
+                    Err(error) => {
+                        self.foreign.note(error);
+                        self.refused.insert(part);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn register(&self, range: PageRange) -> Result<(), Errno> {
+        let (start, length) = (range.start.address(), range.count << PAGE_SHIFT);
+        // SAFETY: the pager answers the faults: with zeros for what was never touched, and with the
+        // content that it moved out itself.
+        unsafe { self.context.register(start, length, self.protectable) }
+    }
+
+    /// Returns how many resident pages that has brought.
+    fn found(&self, range: PageRange, into: &mut Vec<Charge>) -> u64 {
+        // After registering: from here on every page that becomes resident is known.
+        let resident = self.residency.pages_in(range).unwrap_or_default();
+        let found = resident.len() as u64;
+        into.push(Charge {
+            space: self.id,
+            range,
+            resident,
+        });
+        found
+    }
+}
+
+/// The kernel writes a missing page into a core dump as zeros, without asking for it
+/// (`handle_userfault` refuses while a dump is written). A debugger is better told that there is
+/// nothing. Forked children inherit it.
+fn leave_out_of_dumps(range: PageRange) {
+    let (start, length) = (range.start.address(), range.count << PAGE_SHIFT);
+    // SAFETY: changes no content. If it fails, zeros it is.
+    let _ = unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxDontDump) };
+}

@@ -1,0 +1,87 @@
+//! How much local memory all address spaces use together.
+//!
+//! RssAnon is cheap to read, but counts a page that is shared after a fork once for each process.
+//! Pss_Anon counts it once in the sum, but the kernel walks all page tables for it. So it is read
+//! now and then, and what RssAnon has changed by since is added.
+
+use super::{Child, LinuxKernel};
+use crate::uffd::agent::now;
+use legato_base::{Duration, Time};
+
+/// Share of the time that may go into walking page tables: a fifth.
+const REST: u64 = 4;
+const REST_MIN: Duration = Duration::from_micros(500);
+const REST_MAX: Duration = Duration::from_millis(200);
+
+/// The last exact sum.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    taken: Option<Taken>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Sum of Pss_Anon.
+    proportional: u64,
+    /// Sum of RssAnon then.
+    resident: u64,
+    again_at: Time,
+}
+
+impl Shared {
+    /// An address space has come or gone.
+    pub(super) const fn forget(&mut self) {
+        self.taken = None;
+    }
+}
+
+impl LinuxKernel {
+    pub(super) fn count_resident(&mut self) -> u64 {
+        let own = self.residency.anonymous_pages().unwrap_or(0);
+        let hands = self
+            .children
+            .values()
+            .filter_map(|child| child.hand.as_ref());
+        let mut resident = own;
+        let mut hands_found = false;
+        for hand in hands {
+            hands_found = true;
+            resident += hand.residency.anonymous_pages().unwrap_or(0);
+        }
+        if !hands_found {
+            return own;
+        }
+        let time = now();
+        let taken = match self.shared.taken {
+            Some(taken) if time < taken.again_at => taken,
+            _ => {
+                let proportional = self.count_proportional();
+                let cost = now().since(time);
+                let rest = Duration::from_nanos(cost.as_nanos() * REST).clamp(REST_MIN, REST_MAX);
+                let taken = Taken {
+                    proportional,
+                    resident,
+                    again_at: now() + rest,
+                };
+                self.shared.taken = Some(taken);
+                taken
+            }
+        };
+        // A child without a hand shares pages too, and is not in the sum; but what is in one
+        // address space is in memory.
+        (taken.proportional + resident)
+            .saturating_sub(taken.resident)
+            .max(own)
+    }
+
+    fn count_proportional(&self) -> u64 {
+        let hands = self
+            .children
+            .values()
+            .filter_map(|child: &Child| child.hand.as_ref());
+        core::iter::once(&self.residency)
+            .chain(hands.map(|hand| &hand.residency))
+            .filter_map(|residency| residency.proportional_pages())
+            .sum()
+    }
+}

@@ -1,0 +1,227 @@
+//! Runs of pages through an ioctl that does a part, is refused for a moment, or is refused whole
+//! because the run spans two mappings.
+
+use super::Userfaultfd;
+use legato_base::{PAGE_SHIFT, PAGE_SIZE};
+use rustix::io::Errno;
+use rustix::mm::Advice;
+
+/// Pages done, and why not the next.
+pub(super) type Transferred = (u32, Result<(), Errno>);
+
+/// Tries of an ioctl that says EAGAIN without an event to read: a page is locked for a moment.
+const RETRIES: u32 = 16;
+
+/// Tries again what finds no mapping, because one refusal proves nothing: since Linux 6.9 the kernel
+/// looks whether the address space is changing, then for the mapping, and only then again whether it
+/// is changing (`uffd_move_lock`, `uffd_mfill_lock`). Memory that is unmapped or moved in between is
+/// ENOENT although nobody has read of it. The change is counted before the mapping goes, and until
+/// it is read, so that the second try finds it: EAGAIN. Two in a row mean that there is nothing to
+/// read.
+pub(super) fn surely<T>(attempt: impl Fn() -> (T, Result<(), Errno>)) -> (T, Result<(), Errno>) {
+    match attempt() {
+        (_, Err(Errno::NOENT)) => attempt(),
+        outcome => outcome,
+    }
+}
+
+/// Transfers as many pages as possible with `step`, which is given target, source and bytes, and
+/// returns the bytes done and why not more.
+fn transfer(
+    dst: u64,
+    src: u64,
+    count: u32,
+    step: &impl Fn(u64, u64, u64) -> (u64, Result<(), Errno>),
+) -> Transferred {
+    let total = u64::from(count) << PAGE_SHIFT;
+    let mut done = 0;
+    let mut tries = 0;
+    while done < total {
+        let (more, result) = surely(|| step(dst + done, src + done, total - done));
+        done += more;
+        tries = if more > 0 { 0 } else { tries + 1 };
+        if let Err(error) = result
+            && (more == 0 && (error != Errno::AGAIN || tries > RETRIES))
+        {
+            return ((done >> PAGE_SHIFT) as u32, Err(error));
+        }
+    }
+    (count, Ok(()))
+}
+
+/// As [`transfer`]; a batch that is refused whole may span two mappings, so its first page is
+/// tried alone.
+pub(super) fn transfer_across(
+    dst: u64,
+    src: u64,
+    count: u32,
+    step: &impl Fn(u64, u64, u64) -> (u64, Result<(), Errno>),
+) -> Transferred {
+    let mut done = 0;
+    while done < count {
+        let offset = u64::from(done) << PAGE_SHIFT;
+        let (more, result) = transfer(dst + offset, src + offset, count - done, step);
+        done += more;
+        let Err(error) = result else { break };
+        if more > 0 || count - done == 1 || error == Errno::AGAIN {
+            return (done, Err(error));
+        }
+        let (one, alone) = transfer(dst + offset, src + offset, 1, step);
+        done += one;
+        if alone.is_err() {
+            return (done, alone);
+        }
+    }
+    (done, Ok(()))
+}
+
+/// Moves pages out of a program within the calling task's address space. EBUSY: the page that did
+/// not move is pinned.
+///
+/// # Safety
+/// As for [`Userfaultfd::move_pages`]. A page of the source may be written to as its program would
+/// write it, without a change of its content.
+pub(super) unsafe fn move_out(
+    context: &Userfaultfd,
+    dst: u64,
+    src: u64,
+    count: u32,
+) -> Transferred {
+    // SAFETY: the caller's promise.
+    let step = |dst, src, bytes| unsafe { context.move_pages(dst, src, bytes, false) };
+    let mut moved = 0;
+    while moved < count {
+        let offset = u64::from(moved) << PAGE_SHIFT;
+        let (more, result) = transfer_across(dst + offset, src + offset, count - moved, &step);
+        moved += more;
+        let Err(error) = result else { break };
+        let offset = u64::from(moved) << PAGE_SHIFT;
+        if error != Errno::BUSY {
+            return (moved, Err(error));
+        }
+        match unshare(context, src + offset) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return (moved, Err(Errno::AGAIN)),
+            Err(_) => return (moved, Err(error)),
+        }
+        match transfer(dst + offset, src + offset, 1, &step) {
+            (1, _) => moved += 1,
+            (_, Err(Errno::AGAIN)) => return (moved, Err(Errno::AGAIN)),
+            _ => return (moved, Err(Errno::BUSY)),
+        }
+    }
+    (moved, Ok(()))
+}
+
+/// Pages shared with a forked child or parent refuse to move until they are one process's alone:
+/// populating for writing copies them, as the program's own write would. A page that still
+/// refuses is pinned by a device.
+fn unshare(context: &Userfaultfd, address: u64) -> Result<(), Errno> {
+    // A page that is write-protected would fault, to whoever is doing this. Where protection is
+    // not to be had there is none.
+    if context.unprotect(address, PAGE_SIZE as u64) == Err(Errno::AGAIN) {
+        return Err(Errno::AGAIN);
+    }
+    // SAFETY: the page is present, so nothing is waited for; its content stays.
+    unsafe { rustix::mm::madvise(address as *mut _, PAGE_SIZE, Advice::LinuxPopulateWrite) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uffd::context::moved_uncounted;
+    use crate::uffd::{Mask, abi};
+    use core::cell::RefCell;
+    use rustix::mm::{MapFlags, ProtFlags};
+    use std::vec;
+    use std::vec::Vec;
+
+    const PAGE: u64 = PAGE_SIZE as u64;
+
+    /// What a transfer of one page says when the kernel answers so, and then the answers left.
+    fn answered(answers: &[Errno]) -> (Transferred, usize) {
+        let answers: RefCell<Vec<Errno>> = RefCell::new(answers.iter().rev().copied().collect());
+        let step = |_, _, bytes| match answers.borrow_mut().pop() {
+            Some(error) => (0, Err(error)),
+            None => (bytes, Ok(())),
+        };
+        let outcome = transfer_across(0, 0, 1, &step);
+        (outcome, answers.into_inner().len())
+    }
+
+    #[test]
+    fn one_enoent_is_no_proof_that_a_mapping_is_gone() {
+        assert_eq!(answered(&[Errno::NOENT]), ((1, Ok(())), 0));
+        let changing = vec![Errno::AGAIN; RETRIES as usize + 2];
+        let answers = [&[Errno::NOENT], changing.as_slice()].concat();
+        assert_eq!(answered(&answers).0, (0, Err(Errno::AGAIN)));
+        let twice = [Errno::NOENT, Errno::NOENT, Errno::BUSY];
+        assert_eq!(answered(&twice), ((0, Err(Errno::NOENT)), 1));
+    }
+
+    fn map(pages: u64) -> u64 {
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let address = unsafe {
+            rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                (pages * PAGE) as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        };
+        address.unwrap() as u64
+    }
+
+    /// Lost: pages of which the kernel had said that it had not moved them.
+    #[test]
+    fn what_has_gone_from_here_and_is_there_has_been_moved() {
+        let (source, target) = (map(4), map(4));
+        let write = |address: u64| {
+            // SAFETY: a page of this test's own mappings.
+            unsafe { (address as *mut u8).write(1) }
+        };
+        assert_eq!(moved_uncounted(target, source, 4 * PAGE), 0, "neither");
+        (0..3).for_each(|page| write(target + page * PAGE));
+        write(source + 2 * PAGE);
+        let moved = moved_uncounted(target, source, 4 * PAGE);
+        assert_eq!(moved, 2 * PAGE, "the third is in both");
+        assert_eq!(moved_uncounted(target, 0, 4 * PAGE), 0, "no mapping");
+    }
+
+    /// A thread unmaps a page while another one fills it. Until its announcement is read the answer
+    /// is never that the mapping is gone. A single ioctl says so once in some thousand rounds.
+    #[test]
+    fn what_is_being_unmapped_is_changing_and_not_gone() {
+        let features = abi::FEATURE_EVENT_UNMAP;
+        let context = Userfaultfd::open(features, Mask::default()).unwrap();
+        let source = map(1);
+        for round in 0..3000u32 {
+            let target = map(1);
+            // SAFETY: nothing is missing in the page after the next call.
+            unsafe { context.register(target, PAGE, false) }.unwrap();
+            // SAFETY: the source is a page of zeros, which is right for the target.
+            unsafe { context.copy(target, source, PAGE) }.1.unwrap();
+            let unmapping = std::thread::spawn(move || {
+                // SAFETY: the page is this round's, and never touched.
+                unsafe { rustix::mm::munmap(target as *mut _, PAGE_SIZE) }
+            });
+            let step = |dst, src, bytes| {
+                // SAFETY: as above; while it is mapped the page is there and nothing changes.
+                unsafe { context.copy(dst, src, bytes) }
+            };
+            let end = loop {
+                match transfer_across(target, source, 1, &step) {
+                    (0, Err(Errno::EXIST)) => {}
+                    (_, end) => break end,
+                }
+            };
+            assert_eq!(end, Err(Errno::AGAIN), "in round {round}");
+            while context.read_one().is_none() {
+                std::thread::yield_now();
+            }
+            unmapping.join().unwrap().unwrap();
+            let gone = transfer_across(target, source, 1, &step);
+            assert_eq!(gone, (0, Err(Errno::NOENT)));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What the channel adapter finds around it here: memory of this process, sockets, the user's clock.
+
+use super::memory::Memory;
+use super::peers::Peers;
+use super::ports::Ports;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use legato_base::{Random, Time};
+use legato_transport::adapter::{Alarm, Alarms, Flow, RegionNumber, Surroundings};
+use legato_transport::cm::Gid;
+use legato_verbs::{LocalKey, VerbsError};
+use zerocopy::{FromBytes, IntoBytes};
+
+#[derive(Debug)]
+pub(super) struct Around {
+    /// As of the user's last call of `progress`.
+    pub(super) now: Time,
+    pub(super) alarms: Alarms,
+    pub(super) memory: BTreeMap<RegionNumber, Memory>,
+    pub(super) ports: Ports,
+    pub(super) peers: Peers,
+    pub(super) random: Random,
+    /// The adapter waits for room.
+    pub(super) link_watched: bool,
+    spare: Vec<Box<[u8]>>,
+}
+
+impl Around {
+    pub(super) fn new(ports: Ports, peers: Peers, random: Random) -> Self {
+        Self {
+            now: Time::ZERO,
+            alarms: Alarms::default(),
+            memory: BTreeMap::new(),
+            ports,
+            peers,
+            random,
+            link_watched: false,
+            spare: Vec::new(),
+        }
+    }
+}
+
+impl Surroundings for Around {
+    type Buffer = Box<[u8]>;
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn set_alarm(&mut self, at: Time, alarm: Alarm) {
+        self.alarms.set(at, alarm);
+    }
+
+    fn link_has_room(&mut self) -> bool {
+        self.ports.has_room()
+    }
+
+    fn watch_link(&mut self) {
+        self.link_watched = true;
+    }
+
+    fn take_buffer(&mut self, room: usize) -> Box<[u8]> {
+        match self.spare.pop() {
+            Some(buffer) if buffer.len() >= room => buffer,
+            _ => vec![0; room].into(),
+        }
+    }
+
+    fn give_buffer(&mut self, buffer: Box<[u8]>) {
+        self.spare.push(buffer);
+    }
+
+    fn send(&mut self, flow: Flow, to: Gid, buffer: Box<[u8]>, length: usize) {
+        let flow = match flow {
+            Flow::Management => 1,
+            Flow::QueuePair { number, .. } => number.get(),
+        };
+        if let (Some((port, peer)), Some(packet)) = (self.peers.address(to), buffer.get(..length)) {
+            self.ports.send(port, peer, flow, packet);
+        }
+        self.give_buffer(buffer);
+    }
+
+    fn is_inside(&self, peer: Gid) -> bool {
+        self.peers.address(peer).is_some_and(|(port, place)| {
+            let own = self.ports.local_address(port).map(|own| own.ip());
+            place.ip().is_loopback() || own == Some(place.ip())
+        })
+    }
+
+    fn allocate_memory(
+        &mut self,
+        region: RegionNumber,
+        _: LocalKey,
+        length: u64,
+    ) -> Result<(), VerbsError> {
+        self.memory.insert(region, Memory::allocate(length)?);
+        Ok(())
+    }
+
+    fn release_memory(&mut self, region: RegionNumber) {
+        self.memory.remove(&region);
+    }
+
+    fn read_memory(&self, region: RegionNumber, offset: u64, into: &mut [u8]) -> bool {
+        let memory = self.memory.get(&region);
+        memory.is_some_and(|memory| memory.read(offset, into))
+    }
+
+    fn write_memory(&mut self, region: RegionNumber, offset: u64, from: &[u8]) -> bool {
+        let memory = self.memory.get(&region);
+        memory.is_some_and(|memory| memory.write(offset, from))
+    }
+
+    fn update_memory(
+        &mut self,
+        region: RegionNumber,
+        offset: u64,
+        change: &mut dyn FnMut(u64) -> u64,
+    ) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let read = self.read_memory(region, offset, &mut bytes);
+        let old = u64::read_from_bytes(&bytes).ok().filter(|_| read)?;
+        let written = self.write_memory(region, offset, change(old).as_bytes());
+        written.then_some(old)
+    }
+}

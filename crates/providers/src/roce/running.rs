@@ -1,0 +1,120 @@
+//! Packets in, alarms, packets out.
+
+use super::RoceProvider;
+use super::around::Around;
+use super::carrier::{Congestion, Notice, Refusal};
+use super::peers::{PortIndex, answer_to};
+use legato_base::Time;
+use legato_transport::adapter::Surroundings as _;
+
+impl RoceProvider {
+    pub(super) fn run(&mut self, now: Time) -> Time {
+        self.around.now = now;
+        let more = self.receive_all();
+        self.sound_alarms();
+        self.around.ports.flush();
+        self.let_link_go_on();
+        self.forget_strangers();
+        if more {
+            return now;
+        }
+        self.around.alarms.next_deadline()
+    }
+
+    /// Handles what has come. True if there may be more: the user sees to its own work first, which a
+    /// flood must not keep it from and which waits for the first packet most of the time.
+    fn receive_all(&mut self) -> bool {
+        let mut more = false;
+        for port in 0..self.around.ports.places() {
+            self.heed_notices(port);
+            if self.around.ports.receive(port, &mut self.inbox) {
+                self.handle_inbox(port);
+            }
+            // What was read may have been a refusal.
+            self.heed_notices(port);
+            more |= self.inbox.take_perhaps_more();
+        }
+        more
+    }
+
+    /// What a port has to tell up to now is about connections that were asked for up to now.
+    pub(super) fn settle(&mut self, port: PortIndex) {
+        self.around.ports.settle(port);
+        self.heed_notices(port);
+    }
+
+    /// Of what a carrier says of its peers only this matters: whoever asked for a connection need not
+    /// wait. Else whoever does not answer is found by timers.
+    fn heed_notices(&mut self, port: PortIndex) {
+        while let Some(notice) = self.around.ports.notice(port) {
+            let (Notice::Refused { peer, refusal } | Notice::Lost { peer, refusal }) = notice
+            else {
+                continue;
+            };
+            if let Refusal::Secret(reason) = refusal {
+                if let Some(gid) = self.around.peers.gid(port, peer) {
+                    let said = reason.to_bytes();
+                    self.adapter.turned_away(&mut self.around, gid, &said);
+                }
+                continue;
+            }
+            let is_nobody = matches!(refusal, Refusal::Port | Refusal::Host | Refusal::Network);
+            if is_nobody && let Some(gid) = self.around.peers.gid(port, peer) {
+                self.adapter.nobody_there(&mut self.around, gid);
+            }
+        }
+    }
+
+    fn handle_inbox(&mut self, port: PortIndex) {
+        while let Some(received) = self.inbox.next() {
+            let peer = answer_to(received.source);
+            let Some(from) = self.around.peers.gid(port, peer) else {
+                continue;
+            };
+            let (adapter, around) = (&mut self.adapter, &mut self.around);
+            match received.congestion {
+                Congestion::Experienced => adapter.receive_marked(around, from, received.packet),
+                Congestion::None | Congestion::NotTold => {
+                    adapter.receive(around, from, received.packet);
+                }
+            }
+        }
+    }
+
+    /// Does what is due, posted requests among it.
+    pub(super) fn sound_alarms(&mut self) {
+        while let Some(alarm) = self.around.alarms.take_due(self.around.now) {
+            self.adapter.alarm(&mut self.around, alarm);
+        }
+    }
+
+    /// Queue pairs that waited for room send as much as there is.
+    fn let_link_go_on(&mut self) {
+        while self.around.link_watched && self.around.link_has_room() {
+            self.around.link_watched = false;
+            self.adapter.link_free(&mut self.around);
+            self.around.ports.flush();
+        }
+    }
+
+    /// Peers and ports that no connection uses, nor its end: what says that is sent until it is
+    /// acknowledged.
+    fn forget_strangers(&mut self) {
+        let adapter = &self.adapter;
+        let Around { ports, peers, .. } = &mut self.around;
+        ports.close_all_but(|port| {
+            let mut used = adapter.peers();
+            used.any(|peer| peers.address(peer).is_some_and(|(of, _)| of == port))
+        });
+        self.around
+            .peers
+            .forget_all_but(|gid| adapter.peers().any(|peer| peer == gid));
+    }
+
+    /// True if the user has nothing to do before something comes.
+    pub(super) fn may_sleep(&mut self) -> bool {
+        self.sound_alarms();
+        self.around.ports.flush();
+        !self.adapter.has_work() && self.inbox.is_empty()
+    }
+}

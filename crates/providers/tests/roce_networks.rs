@@ -1,0 +1,163 @@
+//! The conformance suite on a pair of software RoCE NICs in two network namespaces, with a link
+//! between them that is narrow, or wide, or loses frames.
+//!
+//! Each test runs itself once more in a namespace of its own (`unshare -rn`).
+#![allow(
+    clippy::unwrap_used,
+    reason = "test helpers outside of #[test] functions"
+)]
+
+mod netns;
+mod roce_world;
+
+use legato_base::Duration;
+use legato_verbs::Address;
+use legato_verbs::conformance::{Report, Rule, Violation, rules};
+use netns::{HOSTS, Link, in_namespace, leave};
+use roce_world::{Network, RoceWorld};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Links that rules run on at the same time: most of their time they wait.
+const LINKS: usize = 5;
+/// More times that a rule may fail because the last word of a side was lost.
+const CHANCES: u32 = 3;
+
+#[derive(Clone, Copy)]
+struct Kind {
+    is_datagram: bool,
+    ipv6: bool,
+    mtu: u32,
+    lost_per_mille: u32,
+}
+
+const PLAIN: Kind = Kind {
+    is_datagram: true,
+    ipv6: false,
+    mtu: 1500,
+    lost_per_mille: 0,
+};
+
+impl Kind {
+    /// A link of this thread's own.
+    fn network(self) -> Network {
+        leave();
+        let link = Link::new(self.mtu);
+        let [left, right] = HOSTS[usize::from(self.ipv6)]
+            .map(|host| SocketAddr::new(host.parse().unwrap(), legato_verbs::ROCE_PORT));
+        let (bound, quiet) = match self.lost_per_mille {
+            0 => (6, 150),
+            // A packet that is lost costs up to 4 * 67 ms (IB spec, 9.7.5.1.3), one of connection
+            // management 250 ms, and that several times over.
+            _ => (20, 900),
+        };
+        if self.lost_per_mille > 0 {
+            link.lose(self.lost_per_mille);
+        }
+        Network {
+            listen: match self.is_datagram {
+                true => Address::Roce,
+                false => Address::RoceTcp,
+            },
+            left,
+            right,
+            link: Some(Rc::new(link)),
+            bound: Duration::from_secs(bound),
+            quiet: Duration::from_millis(quiet),
+            cycles: 10,
+            loses: self.lost_per_mille > 0,
+        }
+    }
+
+    fn run(self) -> Report {
+        let next = &AtomicUsize::new(0);
+        let ready = &Barrier::new(LINKS);
+        let mut all = Report::default();
+        std::thread::scope(|scope| {
+            let work = || scope.spawn(move || self.run_some(next, ready));
+            let workers: Vec<_> = (0..LINKS).map(|_| work()).collect();
+            for worker in workers {
+                let report = worker.join().unwrap();
+                all.passed.extend(report.passed);
+                all.failed.extend(report.failed);
+            }
+        });
+        all
+    }
+
+    /// A message that says why a connection ends is sent once, and nobody is there any more to say
+    /// it again: a NAK (IB spec 9.7.5.1.2), REJ of who has given up (IB spec 12.9.8.4). If the link
+    /// loses it, the other side finds only that nobody answers; such a rule gets another chance.
+    fn was_last_word(self, rule: &str, violation: &Violation) -> bool {
+        let unheard = violation.got.contains("Err(RetryExceeded)")
+            || rule == "connections: a peer that went away cannot be accepted"
+                && violation.expected == "UnknownHandle";
+        self.lost_per_mille > 0 && self.is_datagram && unheard
+    }
+
+    fn check(self, rule: &Rule, network: &Network) -> Result<(), Violation> {
+        for _ in 0..CHANCES {
+            match (rule.check)(&mut RoceWorld::new(network.clone())) {
+                Err(violation) if self.was_last_word(rule.name, &violation) => {
+                    println!("unheard: {}: {}", rule.name, violation.what);
+                }
+                result => return result,
+            }
+        }
+        (rule.check)(&mut RoceWorld::new(network.clone()))
+    }
+
+    fn run_some(self, next: &AtomicUsize, ready: &Barrier) -> Report {
+        let network = self.network();
+        // A program that is started holds copies of all sockets until it is executed, and so their
+        // ports: no program is, once there are sockets.
+        ready.wait();
+        let mut report = Report::default();
+        let rules = rules();
+        while let Some(rule) = rules.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let begun = Instant::now();
+            match self.check(rule, &network) {
+                Ok(()) => report.passed.push(rule.name),
+                Err(violation) => report.failed.push((rule.name, violation)),
+            }
+            println!("{:5} ms: {}", begun.elapsed().as_millis(), rule.name);
+        }
+        report
+    }
+}
+
+fn keeps_every_rule(name: &str, kind: Kind) {
+    in_namespace(name, || {
+        let report = kind.run();
+        println!("{report}");
+        assert!(report.is_clean(), "{report}");
+        assert_eq!(report.passed.len(), rules().len());
+    });
+}
+
+macro_rules! networks {
+    ($($name:ident: $kind:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                keeps_every_rule(stringify!($name), $kind);
+            }
+        )*
+    };
+}
+
+networks! {
+    udp_frames_of_1500: PLAIN;
+    udp_frames_of_9000: Kind { mtu: 9000, ..PLAIN };
+    udp_ipv6_frames_of_1500: Kind { ipv6: true, ..PLAIN };
+    udp_ipv6_frames_of_9000: Kind { ipv6: true, mtu: 9000, ..PLAIN };
+    stream: Kind { is_datagram: false, ..PLAIN };
+    stream_ipv6: Kind { is_datagram: false, ipv6: true, ..PLAIN };
+    udp_one_of_1000_is_lost: Kind { lost_per_mille: 1, ..PLAIN };
+    udp_one_of_100_is_lost: Kind { lost_per_mille: 10, ..PLAIN };
+    udp_one_of_10_is_lost: Kind { lost_per_mille: 100, ..PLAIN };
+    stream_one_of_100_is_lost: Kind { is_datagram: false, lost_per_mille: 10, ..PLAIN };
+}

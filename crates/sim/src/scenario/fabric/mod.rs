@@ -1,0 +1,392 @@
+//! Scenarios of the fabric: the same machines and the same work, each with other things that go
+//! wrong.
+
+mod ending;
+mod hearing;
+mod model;
+mod node;
+mod software;
+mod world;
+mod wreak;
+
+use super::memory::NONE_KNOWN;
+use super::{Known, Options, Outcome, Scenario};
+use crate::fault::{
+    CompletionEffect, Effect, EventEffect, Events, Frequency, PacketEffect, Refusal, Rule, Scope,
+    Span,
+};
+use legato_base::{Duration, Random};
+use legato_transport::WorkQueue;
+
+/// What goes wrong. Chances are in a thousand for each step.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    machines: usize,
+    rules: fn(&mut Random) -> Vec<Rule>,
+    /// Of a link, both ways.
+    cut: u64,
+    one_way: u64,
+    blackhole: u64,
+    freeze: u64,
+    kill: u64,
+    /// Machines that can be killed: the first so many.
+    mortal: usize,
+    remove: u64,
+    port: u64,
+    /// In a hundred of what the machines do.
+    close: u64,
+    /// A personality's NIC may write into buffers that it has given back.
+    late_writes: bool,
+    /// The fabric knows that, and does not believe the NIC before it has stopped.
+    fenced: bool,
+    /// So long after a machine has died its peers are told; without it silence is all they get.
+    detection: Option<Duration>,
+    /// How long a fabric believes that a silent peer is alive.
+    liveness: Duration,
+    /// In half of all runs the connections of a machine share their receives.
+    may_share_receives: bool,
+}
+
+const CALM: Plan = Plan {
+    machines: 3,
+    rules: |_| Vec::new(),
+    cut: 0,
+    one_way: 0,
+    blackhole: 0,
+    freeze: 0,
+    kill: 0,
+    mortal: 3,
+    remove: 0,
+    port: 0,
+    close: 1,
+    late_writes: false,
+    fenced: true,
+    detection: Some(Duration::from_millis(500)),
+    liveness: Duration::from_secs(10),
+    may_share_receives: false,
+};
+
+const ALL: &[&str] = &["ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile"];
+
+const UNFENCED_FAILS: &[Known] = &[Known {
+    personality: None,
+    why: "its fabric believes a NIC that writes into buffers whose requests it has given back",
+}];
+
+const CREDULOUS_FAILS: &[Known] = &[Known {
+    personality: None,
+    why: "its fabric believes for an hour that a silent peer is alive",
+}];
+
+const fn scenario(
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Options) -> Outcome,
+) -> Scenario {
+    Scenario {
+        name,
+        what,
+        steps: 400,
+        personalities: ALL,
+        known: NONE_KNOWN,
+        run,
+    }
+}
+
+pub(super) const WEATHER: Scenario = scenario(
+    "weather",
+    "calls, reads and writes while packets are lost, doubled, reordered, damaged and slow",
+    |options| {
+        world::run(
+            &WEATHER,
+            Plan {
+                rules: weather,
+                ..CALM
+            },
+            options,
+        )
+    },
+);
+
+pub(super) const CONNECTIONS: Scenario = scenario(
+    "connections",
+    "connections come and go while packets are lost and doubled, and none leaks",
+    |options| {
+        let plan = Plan {
+            rules: losses,
+            close: 30,
+            port: 5,
+            ..CALM
+        };
+        world::run(&CONNECTIONS, plan, options)
+    },
+);
+
+pub(super) const PARTITIONS: Scenario = scenario(
+    "partitions",
+    "links are cut, machines freeze, die and come back as new incarnations",
+    |options| {
+        let plan = Plan {
+            cut: 30,
+            freeze: 20,
+            kill: 10,
+            port: 10,
+            ..CALM
+        };
+        world::run(&PARTITIONS, plan, options)
+    },
+);
+
+pub(super) const ONE_WAY: Scenario = scenario(
+    "one-way",
+    "links that are cut in one direction, and machines that nothing reaches",
+    |options| {
+        let plan = Plan {
+            one_way: 40,
+            blackhole: 15,
+            ..CALM
+        };
+        world::run(&ONE_WAY, plan, options)
+    },
+);
+
+pub(super) const COMPLETIONS: Scenario = scenario(
+    "completions",
+    "completions that are lost, come twice, late, or again when they are forgotten",
+    |options| {
+        let plan = Plan {
+            rules: completions,
+            cut: 5,
+            ..CALM
+        };
+        world::run(&COMPLETIONS, plan, options)
+    },
+);
+
+pub(super) const EVENTS: Scenario = scenario(
+    "events",
+    "events of connections and queue pairs that are lost, late or repeated",
+    |options| {
+        let plan = Plan {
+            rules: events,
+            cut: 20,
+            kill: 5,
+            close: 5,
+            ..CALM
+        };
+        world::run(&EVENTS, plan, options)
+    },
+);
+
+pub(super) const POSTS: Scenario = scenario(
+    "posts",
+    "posts that the NIC refuses for want of memory or room",
+    |options| {
+        world::run(
+            &POSTS,
+            Plan {
+                rules: posts,
+                ..CALM
+            },
+            options,
+        )
+    },
+);
+
+const SCRIBBLES: Plan = Plan {
+    rules: losses,
+    cut: 30,
+    late_writes: true,
+    ..CALM
+};
+
+pub(super) const SCRIBBLER: Scenario = Scenario {
+    personalities: &["hostile"],
+    ..scenario(
+        "scribbler",
+        "a NIC that goes on writing into buffers that it has given back",
+        |options| world::run(&SCRIBBLER, SCRIBBLES, options),
+    )
+};
+
+/// What becomes of the scribbler's buffers if its word is believed: shows that it is noticed.
+pub const UNFENCED: Scenario = Scenario {
+    known: UNFENCED_FAILS,
+    ..Scenario {
+        name: "unfenced",
+        run: |options| {
+            let plan = Plan {
+                fenced: false,
+                ..SCRIBBLES
+            };
+            world::run(&UNFENCED, plan, options)
+        },
+        ..SCRIBBLER
+    }
+};
+
+const DEATHS: Plan = Plan {
+    kill: 80,
+    mortal: 1,
+    detection: None,
+    ..CALM
+};
+
+pub(super) const SILENCE: Scenario = Scenario {
+    steps: 1200,
+    ..scenario(
+        "silence",
+        "a machine dies and comes back again and again, and nobody tells its peers",
+        |options| world::run(&SILENCE, DEATHS, options),
+    )
+};
+
+/// The same where silence means nothing: shows that what is left of the dead is noticed.
+pub const CREDULOUS: Scenario = Scenario {
+    known: CREDULOUS_FAILS,
+    ..Scenario {
+        name: "credulous",
+        run: |options| {
+            let plan = Plan {
+                liveness: Duration::from_secs(3600),
+                ..DEATHS
+            };
+            world::run(&CREDULOUS, plan, options)
+        },
+        ..SILENCE
+    }
+};
+
+pub(super) const MIXED: Scenario = Scenario {
+    steps: 150,
+    ..scenario(
+        "mixed",
+        "everything at once: packets, completions, events, posts, links, machines, NICs and ports",
+        |options| {
+            let plan = Plan {
+                rules: anything,
+                cut: 10,
+                one_way: 5,
+                blackhole: 3,
+                freeze: 8,
+                kill: 8,
+                remove: 3,
+                port: 5,
+                close: 5,
+                late_writes: true,
+                detection: None,
+                may_share_receives: true,
+                ..CALM
+            };
+            world::run(&MIXED, plan, options)
+        },
+    )
+};
+
+pub(super) const REMOVAL: Scenario = scenario(
+    "removal",
+    "NICs that are taken away under work, and ports that go down",
+    |options| {
+        let plan = Plan {
+            remove: 10,
+            port: 20,
+            ..CALM
+        };
+        world::run(&REMOVAL, plan, options)
+    },
+);
+
+/// Each kind of rules with an even chance.
+fn anything(random: &mut Random) -> Vec<Rule> {
+    let kinds = [weather, completions, events, posts];
+    let mut rules = Vec::new();
+    for kind in kinds {
+        if random.below(2) == 0 {
+            rules.extend(kind(random));
+        }
+    }
+    rules
+}
+
+fn up_to(most: Duration) -> Span {
+    Span {
+        least: Duration::ZERO,
+        most,
+    }
+}
+
+fn losses(random: &mut Random) -> Vec<Rule> {
+    let per_cent = 1 + random.below(20) as u32;
+    vec![
+        Rule::packets(per_cent, PacketEffect::Drop),
+        Rule::packets(
+            per_cent,
+            PacketEffect::Duplicate(up_to(Duration::from_millis(1))),
+        ),
+    ]
+}
+
+fn weather(random: &mut Random) -> Vec<Rule> {
+    let mut rules = losses(random);
+    let slow = PacketEffect::Slow {
+        bytes_per_second: 1_000_000 << random.below(10),
+    };
+    rules.push(Rule::packets(
+        10,
+        PacketEffect::Reorder(Duration::from_micros(40)),
+    ));
+    rules.push(Rule::packets(
+        5,
+        PacketEffect::Delay(up_to(Duration::from_millis(100))),
+    ));
+    rules.push(Rule::packets(3, PacketEffect::Corrupt));
+    rules.push(
+        Rule::new(Frequency::Always, Effect::Packet(slow))
+            .within(Scope::Machine(random.below(3) as usize)),
+    );
+    rules
+}
+
+fn completions(random: &mut Random) -> Vec<Rule> {
+    let queues = [None, Some(WorkQueue::Send), Some(WorkQueue::Receive)];
+    let mut rule = |effect| {
+        let of = queues[random.below(3) as usize];
+        let frequency = Frequency::one_in(20 << random.below(4));
+        Rule::new(frequency, Effect::Completion { of, effect })
+    };
+    vec![
+        rule(CompletionEffect::Lose).at_most(20),
+        rule(CompletionEffect::Duplicate),
+        rule(CompletionEffect::Delay(up_to(Duration::from_millis(500)))),
+        rule(CompletionEffect::Stale(up_to(Duration::from_secs(2)))),
+    ]
+}
+
+fn events(random: &mut Random) -> Vec<Rule> {
+    let of = [Events::All, Events::Asynchronous, Events::Connection][random.below(3) as usize];
+    let mut rule = |effect| {
+        let frequency = Frequency::one_in(2 + random.below(4) as u32);
+        Rule::new(frequency, Effect::Event { of, effect })
+    };
+    vec![
+        rule(EventEffect::Lose),
+        rule(EventEffect::Delay(up_to(Duration::from_secs(1)))),
+        rule(EventEffect::Repeat(3)),
+    ]
+}
+
+fn posts(random: &mut Random) -> Vec<Rule> {
+    let mut rule = |of, refusal| {
+        let frequency = match random.below(3) {
+            0 => Frequency::EveryNth(10 + random.below(90)),
+            1 => Frequency::First(1),
+            _ => Frequency::one_in(20 + random.below(200) as u32),
+        };
+        Rule::new(frequency, Effect::Post { of, refusal })
+    };
+    vec![
+        rule(Some(WorkQueue::Send), Refusal::QueueFull),
+        rule(Some(WorkQueue::Send), Refusal::NoMemory),
+        rule(Some(WorkQueue::Receive), Refusal::NoMemory),
+    ]
+}

@@ -1,0 +1,339 @@
+//! When memory comes back, and what becomes of memory that may not.
+
+use crate::rig::{MILLISECOND, Piece, Plan, SECOND, World, config, quiet};
+use legato_base::Duration;
+use legato_fabric::{FabricConfig, FabricEvent, OperationId, Proof, Quarantine, Refused};
+use legato_sim::provider::{LateWrites, Personality, SimNetwork};
+use legato_verbs::{AccessFlags, Provider, VerbsError};
+
+const EIO: VerbsError = VerbsError::System {
+    call: "a broken device",
+    errno: 5,
+};
+const CANARY: u8 = 0xC5;
+
+fn quarantined(world: &mut World<SimNetwork>) -> usize {
+    let taken = world.left.take(|event| match event {
+        FabricEvent::Quarantined { operation } => Some(*operation),
+        _ => None,
+    });
+    taken.len()
+}
+
+/// The queue pair does not go to the error state, and is destroyed in time all the same.
+#[test]
+fn l_32_the_error_state_is_refused() {
+    for personality in Personality::ALL {
+        let mut world = World::new(Plan {
+            network: quiet(),
+            ..Plan::both(personality)
+        });
+        let (here, _) = world.connect();
+        world.freeze_right();
+        let operation = world.read(here, 1, Duration::from_millis(10)).unwrap();
+        world.left.nic.refuse_error_changes = Some(EIO);
+        world.left.nic.hold_completions = true;
+        world.run_for(Duration::from_millis(20));
+        assert_eq!(world.left.outcomes().len(), 1);
+        assert_eq!(world.left.quiesced(), [], "{}", personality.name);
+        world.run_for(SECOND);
+        let destroyed = Proof::QueuePairDestroyed;
+        assert_eq!(world.left.quiesced(), [(operation, 1, destroyed)]);
+        assert!(world.left.fabric.counters().error_changes_refused > 0);
+        world.left.nic.refuse_error_changes = None;
+        world.left.nic.hold_completions = false;
+        world.left.end();
+    }
+}
+
+/// It is not destroyed either: quarantine, counted and visible. The buffer comes back when the
+/// device does what it is told after all, and not before.
+#[test]
+fn l_32_neither_the_error_state_nor_destruction() {
+    for personality in Personality::ALL {
+        let personality = Personality {
+            late_writes: None,
+            ..personality
+        };
+        let mut world = World::new(Plan {
+            network: quiet(),
+            ..Plan::both(personality)
+        });
+        let (here, _) = world.connect();
+        world.freeze_right();
+        world.right.fill(1, 0x11);
+        let operation = world.read(here, 1, Duration::from_millis(10)).unwrap();
+        world.left.nic.refuse_error_changes = Some(EIO);
+        world.left.nic.refuse_destroys = Some(EIO);
+        world.left.nic.hold_completions = true;
+        world.run_for(Duration::from_millis(1500));
+        assert_eq!(world.left.outcomes().len(), 1, "{}", personality.name);
+        assert_eq!(world.left.disconnected(), [here]);
+        assert_eq!(quarantined(&mut world), 1);
+        let held = world.left.fabric.quarantine();
+        assert_eq!((held.operations, held.queue_pairs, held.regions), (1, 1, 1));
+        assert!(held.bytes > 64);
+        // The peer wakes up, and its answer lands in memory that is nobody's.
+        world.network.unfreeze("right");
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(world.left.quiesced(), []);
+        assert_eq!(world.left.fabric.quarantine(), held);
+        world.left.nic.refuse_destroys = None;
+        world.run_for(Duration::from_secs(2));
+        let destroyed = Proof::QueuePairDestroyed;
+        assert_eq!(world.left.quiesced(), [(operation, 1, destroyed)]);
+        assert_eq!(world.left.fabric.quarantine(), Quarantine::default());
+        world.left.fill(1, CANARY);
+        world.run_for(SECOND);
+        assert!(world.left.holds(1, CANARY));
+        world.left.nic.refuse_error_changes = None;
+        world.left.nic.hold_completions = false;
+        world.left.end();
+    }
+}
+
+/// A read whose queue pair can be neither stopped nor destroyed, in quarantine.
+fn stuck(personality: Personality) -> (World<SimNetwork>, OperationId) {
+    let mut world = World::new(Plan {
+        network: quiet(),
+        ..Plan::both(Personality {
+            loses_sends: None,
+            late_writes: None,
+            ..personality
+        })
+    });
+    let (here, _) = world.connect();
+    world.right.paused = true;
+    world.network.freeze("right");
+    let operation = world.read(here, 1, Duration::from_millis(10)).unwrap();
+    world.left.nic.refuse_destroys = Some(EIO);
+    world.left.nic.hold_completions = true;
+    world.run_for(Duration::from_millis(1500));
+    world.left.nic.hold_completions = false;
+    assert_eq!(world.left.disconnected(), [here]);
+    assert_eq!(quarantined(&mut world), 1, "{}", personality.name);
+    world.network.unfreeze("right");
+    world.right.paused = false;
+    (world, operation)
+}
+
+/// The peer ends its side, and says so when it is connected again: what it had sent before has
+/// time to arrive, and then the buffer is back.
+#[test]
+fn l_33_quarantine_ends_with_the_peers_word() {
+    for personality in Personality::ALL {
+        let (mut world, operation) = stuck(personality);
+        // Both have found out by now.
+        world.run_for(Duration::from_secs(13));
+        assert_eq!(world.left.quiesced(), [], "{}", personality.name);
+        world.right.events.clear();
+        let (again, _) = world.connect();
+        world.run_for(Duration::from_millis(500));
+        assert_eq!(world.left.quiesced(), [], "{}", personality.name);
+        world.run_for(SECOND);
+        let quiesced = world.left.quiesced();
+        assert_eq!(quiesced, [(operation, 1, Proof::PeerClosed)]);
+        // The queue pair is still there, and still counted.
+        assert_eq!(world.left.fabric.quarantine().queue_pairs, 1);
+        world.ask(again, b"?");
+        world.left.nic.refuse_destroys = None;
+        world.run_for(Duration::from_secs(2));
+        world.left.end();
+        world.right.end();
+    }
+}
+
+/// An operator has reset the device.
+#[test]
+fn l_33_quarantine_ends_by_order() {
+    for personality in Personality::ALL {
+        let (mut world, operation) = stuck(personality);
+        world.run_for(SECOND);
+        assert_eq!(world.left.quiesced(), []);
+        world.left.fabric.device_stopped();
+        world.run_for(MILLISECOND);
+        let stopped = Proof::DeviceStopped;
+        assert_eq!(world.left.quiesced(), [(operation, 1, stopped)]);
+        world.left.nic.refuse_destroys = None;
+        world.run_for(Duration::from_secs(2));
+        world.left.end();
+        world.right.end();
+    }
+}
+
+/// A buffer with a region of its own needs not be waited for: its key is ended.
+#[test]
+fn l_33_a_region_of_its_own_is_ended_instead() {
+    let mut world = World::new(Plan {
+        network: quiet(),
+        config: FabricConfig {
+            late_write_bound: Duration::from_millis(50),
+            ..config()
+        },
+        ..Plan::both(writes_late(false))
+    });
+    let (here, _) = world.connect();
+    world.network.kill("right");
+    world.right.paused = true;
+    let domain = world.left.fabric.domain();
+    let access = AccessFlags::LOCAL_WRITE;
+    let own = world.left.nic.allocate_region(domain, 64, access).unwrap();
+    let piece = Piece {
+        number: 70,
+        entry: own.entry(0, 64),
+        own: Some(own),
+    };
+    let (from, deadline) = (world.right.place(1), world.in_time(MILLISECOND));
+    let left = &mut world.left;
+    let operation = left
+        .fabric
+        .read(&mut left.nic, here, from, piece, deadline)
+        .unwrap();
+    world.run_for(Duration::from_millis(5));
+    let ended = Proof::LocalInvalidation;
+    assert_eq!(world.left.quiesced(), [(operation, 70, ended)]);
+    let gone = world.left.nic.deregister_region(&own);
+    assert!(
+        matches!(gone, Err(VerbsError::UnknownHandle(_))),
+        "{gone:?}"
+    );
+    world.run_for(Duration::from_secs(2));
+    world.left.end();
+}
+
+/// A quarantine that is full stops new work, before it stops the machine.
+#[test]
+fn f_22_a_full_quarantine_starts_nothing_new() {
+    let mut world = World::new(Plan {
+        network: quiet(),
+        config: FabricConfig {
+            quarantine_max: 100,
+            ..config()
+        },
+        ..Plan::default()
+    });
+    let (bad, _) = world.connect();
+    let (good, _) = world.connect();
+    world.left.nic.refuse_destroys = Some(EIO);
+    world.left.fabric.close(&mut world.left.nic, bad);
+    world.run_for(Duration::from_secs(2));
+    assert!(world.left.fabric.quarantine().bytes > 100);
+    let refused = world.try_call(good, b"?", SECOND);
+    assert_eq!(refused, Err(Refused::QuarantineFull));
+    let (refused, piece) = world.write(good, 3, SECOND).unwrap_err();
+    assert_eq!((refused, piece.number), (Refused::QuarantineFull, 3));
+    world.left.nic.refuse_destroys = None;
+    world.run_for(Duration::from_secs(2));
+    assert_eq!(world.left.fabric.quarantine(), Quarantine::default());
+    world.ask(good, b"?");
+    world.left.end();
+    world.right.end();
+}
+
+/// A region of messages that is not taken back is not used again.
+#[test]
+fn l_36_regions_that_are_not_taken_back_are_quarantined() {
+    for personality in Personality::ALL {
+        let mut world = World::new(Plan::both(personality));
+        let (here, _) = world.connect();
+        world.left.nic.refuse_deregistrations = Some(VerbsError::Busy("region"));
+        world.left.fabric.close(&mut world.left.nic, here);
+        world.run_for(Duration::from_secs(2));
+        assert_eq!(world.left.disconnected(), [here]);
+        let held = world.left.fabric.quarantine();
+        assert_eq!(
+            (held.operations, held.regions),
+            (0, 1),
+            "{}",
+            personality.name
+        );
+        world.left.nic.refuse_deregistrations = None;
+        world.run_for(Duration::from_secs(2));
+        assert_eq!(world.left.fabric.quarantine(), Quarantine::default());
+        assert_eq!(world.left.nic.resource_counts().memory_regions, 1);
+        world.left.end();
+        world.right.end();
+    }
+}
+
+/// For 50 ms a device goes on writing into what it has given back in error.
+fn writes_late(stops_with_link: bool) -> Personality {
+    Personality {
+        late_writes: Some(LateWrites {
+            lasts: Duration::from_millis(50),
+            interval: MILLISECOND,
+            stops_with_link,
+        }),
+        ..Personality::IDEAL
+    }
+}
+
+/// A read fails under a dead peer. When its buffer is back a canary goes there; is it there later?
+fn canary_lives(late_write_bound: Duration) -> bool {
+    let mut world = World::new(Plan {
+        network: quiet(),
+        config: FabricConfig {
+            late_write_bound,
+            ..config()
+        },
+        ..Plan::both(writes_late(false))
+    });
+    let (here, _) = world.connect();
+    world.network.kill("right");
+    world.right.paused = true;
+    let mut operations = Vec::new();
+    for number in 0..8 {
+        operations.push(world.read(here, number, Duration::from_millis(10)).unwrap());
+    }
+    let mut back = Vec::new();
+    for _ in 0..2000 {
+        world.run_for(Duration::from_micros(500));
+        for (operation, number, _) in world.left.quiesced() {
+            world.left.fill(number, CANARY);
+            back.push(operation);
+        }
+    }
+    back.sort_unstable();
+    operations.sort_unstable();
+    assert_eq!(back, operations);
+    let lives = (0..8).all(|number| world.left.holds(number, CANARY));
+    world.left.end();
+    lives
+}
+
+#[test]
+fn v_30_a_device_that_writes_late_is_waited_for() {
+    // Without the bound the test sees what it is to see.
+    assert!(!canary_lives(Duration::ZERO));
+    assert!(canary_lives(Duration::from_millis(50)));
+}
+
+/// What waits for late writes to end comes back also after every connection is gone.
+#[test]
+fn f_22_buffers_held_for_late_writes_come_back_after_all_connections() {
+    let bound = Duration::from_millis(50);
+    let mut world = World::new(Plan {
+        config: FabricConfig {
+            late_write_bound: bound,
+            ..config()
+        },
+        ..Plan::both(writes_late(false))
+    });
+    let (here, _) = world.connect();
+    world.freeze_right();
+    let operation = world.read(here, 1, SECOND).unwrap();
+    world.run_for(MILLISECOND);
+    world
+        .left
+        .fabric
+        .disconnect_all(&mut world.left.nic)
+        .unwrap();
+    world.run_for(MILLISECOND);
+    assert_eq!(world.left.disconnected(), [here]);
+    assert_eq!(world.left.outcomes().len(), 1);
+    assert_eq!(world.left.quiesced(), []);
+    world.run_for(bound + MILLISECOND);
+    let quiesced = world.left.quiesced();
+    assert_eq!((quiesced.len(), quiesced[0].0), (1, operation));
+    world.left.end();
+}

@@ -1,0 +1,228 @@
+//! Every scenario over a few seeds; that a run can be replayed; that failures are found and shrunk.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a step that fails is the test's failure"
+)]
+
+use legato_sim::scenario::{
+    ALL, CREDULOUS, LOST_COMPLETION, Options, Scenario, TOY, UNFENCED, explain, find,
+};
+use std::io::Write as _;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long new seeds are tried.
+const BATCH: Duration = Duration::from_secs(15);
+/// Runs that shrinking may take.
+const BUDGET: u32 = 150;
+
+fn options(scenario: &Scenario, seed: u64, personality: Option<&'static str>) -> Options {
+    Options {
+        personality,
+        // The world of the whole product is in `seeds.rs`.
+        steps: scenario.steps.min(500),
+        ..scenario.options(seed)
+    }
+}
+
+/// Every personality under which a scenario is not known to fail.
+fn expect_to_hold(name: &str, seeds: u64) {
+    let scenario = find(name).unwrap();
+    let personalities: Vec<_> = match scenario.personalities {
+        [] => vec![None],
+        _ => scenario.ordinary().map(Some).collect(),
+    };
+    for personality in personalities {
+        for seed in 0..seeds {
+            let options = options(scenario, seed, personality);
+            if scenario.run(&options).violation.is_some() {
+                panic!("{}", explain(scenario, &options, BUDGET).unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_scenario_has_a_name_of_its_own() {
+    for scenario in &ALL {
+        assert_eq!(find(scenario.name).unwrap().what, scenario.what);
+        assert!(scenario.what.len() < 100, "{}", scenario.name);
+    }
+    assert!(find("toy").is_none());
+}
+
+#[test]
+fn memory() {
+    expect_to_hold("memory", 2);
+}
+
+#[test]
+fn traffic() {
+    expect_to_hold("traffic", 3);
+}
+
+#[test]
+fn weather() {
+    expect_to_hold("weather", 3);
+}
+
+#[test]
+fn connections() {
+    expect_to_hold("connections", 3);
+}
+
+#[test]
+fn partitions() {
+    expect_to_hold("partitions", 3);
+}
+
+#[test]
+fn one_way() {
+    expect_to_hold("one-way", 3);
+}
+
+#[test]
+fn completions() {
+    expect_to_hold("completions", 3);
+}
+
+#[test]
+fn events() {
+    expect_to_hold("events", 3);
+}
+
+#[test]
+fn posts() {
+    expect_to_hold("posts", 3);
+}
+
+#[test]
+fn removal() {
+    expect_to_hold("removal", 3);
+}
+
+/// V-41
+#[test]
+fn v_41_a_seed_is_one_history() {
+    for scenario in &ALL {
+        let run = |seed| scenario.run(&options(scenario, seed, None));
+        let first = run(3);
+        assert_eq!(first, run(3), "{}", scenario.name);
+        assert_ne!(first.trace_hash, run(4).trace_hash, "{}", scenario.name);
+    }
+}
+
+#[test]
+fn lines_of_history_change_nothing() {
+    for name in ["weather", "partitions"] {
+        let scenario = find(name).unwrap();
+        let mut options = options(scenario, 1, None);
+        let silent = scenario.run(&options);
+        options.lines = true;
+        let told = scenario.run(&options);
+        assert_eq!(silent.trace_hash, told.trace_hash);
+        assert_eq!(silent.decisions, told.decisions);
+        assert!(silent.lines.is_empty() && !told.lines.is_empty());
+    }
+}
+
+/// A sender without retransmission must be caught, and three lost packets are enough.
+#[test]
+fn a_broken_toy_is_caught_and_shrunk() {
+    let options = TOY.options(7);
+    let report = explain(&TOY, &options, BUDGET).unwrap();
+    assert_eq!(report.violation.invariant, "every question is answered");
+    assert_eq!(report.shrunk.decisions, 3, "{report}");
+    assert!(report.shrunk.steps < report.full.steps, "{report}");
+    assert!(
+        report.full.decisions > 10 * report.shrunk.decisions,
+        "{report}"
+    );
+    assert!(report.shrunk.lines < report.full.lines, "{report}");
+    assert!(report.runs <= BUDGET);
+    let text = report.to_string();
+    assert!(text.contains("every question is answered"), "{text}");
+    let replay = format!("replay with: {}", report.replay);
+    assert!(text.ends_with(&replay), "{text}");
+    assert!(report.replay.contains("--scenario toy --seed 7 --steps "));
+}
+
+#[test]
+fn the_replay_command_breaks_the_same_invariant() {
+    let report = explain(&TOY, &TOY.options(7), BUDGET).unwrap();
+    let replayed = Options {
+        steps: report.shrunk.steps,
+        ..TOY.options(7)
+    };
+    let violation = TOY.run(&replayed).violation.unwrap();
+    assert_eq!(violation.invariant, report.violation.invariant);
+}
+
+/// A model that is not told of a lost completion must notice it, and one is enough.
+#[test]
+fn a_completion_that_never_comes_is_caught_and_shrunk() {
+    let options = LOST_COMPLETION.options(1);
+    let report = explain(&LOST_COMPLETION, &options, BUDGET).unwrap();
+    let invariant = report.violation.invariant;
+    assert!(invariant.contains("complete"), "{report}");
+    assert_eq!(report.shrunk.decisions, 1, "{report}");
+    assert!(report.shrunk.lines < report.full.lines, "{report}");
+    assert!(
+        report.decisions[0].to_string().ends_with("lost"),
+        "{report}"
+    );
+}
+
+/// A device that goes on writing, and a fabric that knows it; another one believes the device.
+#[test]
+fn l_28_buffers_that_are_written_late_are_held_back() {
+    expect_to_hold("scribbler", 4);
+    let found = (0..5).find_map(|seed| UNFENCED.run(&options(&UNFENCED, seed, None)).violation);
+    assert_eq!(found.unwrap().invariant, "a returned buffer is not touched");
+}
+
+/// Nobody says that a peer has died; a fabric that believes silence keeps its queue pairs.
+#[test]
+fn v_26_what_a_silent_peer_held_is_given_back() {
+    expect_to_hold("silence", 2);
+    let found = CREDULOUS.run(&CREDULOUS.options(0)).violation.unwrap();
+    assert_eq!(found.invariant, "what a dead peer held is given back");
+}
+
+#[test]
+fn mixed() {
+    expect_to_hold("mixed", 10);
+}
+
+/// Seeds that nobody has run before, for as long as this takes; a failure names its seed.
+#[test]
+fn mixed_on_new_seeds() {
+    let scenario = find("mixed").unwrap();
+    let begun = Instant::now();
+    let first = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_nanos() as u64;
+    let mut seeds = 0;
+    while begun.elapsed() < BATCH {
+        let options = scenario.options(first.wrapping_add(seeds));
+        if scenario.run(&options).violation.is_some() {
+            panic!("{}", explain(scenario, &options, BUDGET).unwrap());
+        }
+        seeds += 1;
+    }
+    // Past the harness, which shows what a test prints only if it fails.
+    let _ = writeln!(
+        std::io::stderr(),
+        "legato sim --scenario mixed --seed {first} --seeds {seeds}: all held"
+    );
+}
+
+#[test]
+fn a_run_that_holds_has_no_report() {
+    let calm = Options {
+        only: Some(Vec::new()),
+        ..TOY.options(7)
+    };
+    assert!(TOY.run(&calm).violation.is_none());
+    assert!(explain(&TOY, &calm, BUDGET).is_none());
+}

@@ -1,0 +1,67 @@
+//! What an adapter wants to be woken for.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use legato_base::Time;
+use legato_verbs::QueuePair;
+
+/// Something that the adapter does at a time of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alarm {
+    /// A queue pair is looked at: requests were posted.
+    Doorbell(QueuePair),
+    /// A queue pair's packets are sent again, or asked about again.
+    QueuePairTimer(QueuePair),
+    ConnectionManager,
+}
+
+/// Alarms that are set, for a user without a timer of its own: those of one time in the order in
+/// which they were set.
+#[derive(Debug, Default)]
+pub struct Alarms(BTreeMap<Time, VecDeque<Alarm>>);
+
+impl Alarms {
+    pub fn set(&mut self, at: Time, alarm: Alarm) {
+        self.0.entry(at).or_default().push_back(alarm);
+    }
+
+    /// When the next is due; [`Time::NEVER`] if none is set.
+    pub fn next_deadline(&self) -> Time {
+        self.0.first_key_value().map_or(Time::NEVER, |(&at, _)| at)
+    }
+
+    /// Takes the next that is due.
+    pub fn take_due(&mut self, now: Time) -> Option<Alarm> {
+        let mut first = self.0.first_entry().filter(|entry| *entry.key() <= now)?;
+        let alarm = first.get_mut().pop_front();
+        if first.get().is_empty() {
+            first.remove();
+        }
+        alarm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alarms_come_by_time_and_then_as_they_were_set() {
+        let bell = |index| {
+            Alarm::Doorbell(QueuePair {
+                index,
+                generation: 1,
+            })
+        };
+        let mut alarms = Alarms::default();
+        assert_eq!(alarms.next_deadline(), Time::NEVER);
+        alarms.set(Time::from_nanos(2), bell(1));
+        alarms.set(Time::from_nanos(1), bell(2));
+        alarms.set(Time::from_nanos(2), bell(3));
+        assert_eq!(alarms.next_deadline(), Time::from_nanos(1));
+        assert_eq!(alarms.take_due(Time::ZERO), None);
+        let due: alloc::vec::Vec<_> =
+            core::iter::from_fn(|| alarms.take_due(Time::from_nanos(2))).collect();
+        assert_eq!(due, [bell(2), bell(1), bell(3)]);
+        assert_eq!(alarms.next_deadline(), Time::NEVER);
+    }
+}
