@@ -15,7 +15,7 @@ use legato_verbs::{Address, Provider, ResourceCounts};
 use peer::Peer;
 use proxy_far::{Far, now, proxied, wait};
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -75,20 +75,21 @@ impl Drop for Other {
     }
 }
 
-const LEFT: &str = "127.0.0.6:4791";
-const RIGHT: &str = "127.0.0.7:4791";
+/// Where the two NICs are. Other processes, which may be tests too, have other places: a process
+/// identifier has 22 bits at the most (`PID_MAX_LIMIT` of Linux).
+fn places() -> [SocketAddr; 2] {
+    let hosts = [0, 1].map(|side| 0x7F80_0000 | (std::process::id() << 1 | side) & 0x7F_FFFF);
+    hosts.map(|host| SocketAddr::from((Ipv4Addr::from(host), 4791)))
+}
 
-fn open(place: &str) -> RoceProvider {
-    RoceProvider::open(&Address::Roce(place.parse().unwrap())).unwrap()
+fn open(place: SocketAddr) -> RoceProvider {
+    RoceProvider::open(&Address::Roce(place)).unwrap()
 }
 
 impl ProxyWorld {
     fn new() -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        Self::of(
-            alone,
-            [LEFT, RIGHT].map(|place| proxied(move || open(place))),
-        )
+        Self::of(alone, places().map(|place| proxied(move || open(place))))
     }
 
     /// Each NIC has another user, who has objects of every kind too.
@@ -96,7 +97,7 @@ impl ProxyWorld {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         Self::of(
             alone,
-            [LEFT, RIGHT].map(|place| {
+            places().map(|place| {
                 proxied(move || {
                     let nic = SharedNic::new(open(place));
                     Other::moves_in(nic.share().unwrap());
@@ -152,8 +153,8 @@ impl World for ProxyWorld {
 
     fn fresh_address(&mut self) -> Address {
         self.ports += 1;
-        let host = "127.0.0.7".parse().unwrap();
-        Address::Roce(SocketAddr::new(host, 20_000 + self.ports))
+        let [_, right] = places();
+        Address::Roce(SocketAddr::new(right.ip(), 20_000 + self.ports))
     }
 
     fn begin_wait(&mut self) {

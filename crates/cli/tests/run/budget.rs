@@ -1,8 +1,7 @@
 //! One budget for all processes of a run.
 
-use crate::harness::{Cgroup, Finished, MIB, Node, Run, poll_until, test_program};
+use crate::harness::{Cgroup, Finished, MIB, Node, PATIENCE, Run, poll_until, test_program};
 use crate::limit::expect_within;
-use std::time::Duration;
 
 /// Runs every line at once, and waits for all of them.
 fn at_once(lines: &[String]) -> String {
@@ -67,7 +66,7 @@ fn what_a_process_had_is_shared_out_when_it_ends() {
         .start();
     run.wait_for_output("ready");
     let done = "fill: 24576 pages, 0 wrong\n";
-    poll_until("both are done", Duration::from_secs(90), || {
+    poll_until("both are done", PATIENCE, || {
         run.output_so_far().matches(done).count() == 2
     });
     run.write(b"go on\n");

@@ -1,13 +1,11 @@
 //! Nodes as RDMA devices are reached: by a service, from UDP port 4791 of one machine to that of the other.
 //! The node here is one of software, which answers devices and software alike; `rdma` has a device.
 
-use crate::harness::{Hosts, Process, Run, legato, poll_until, test_program};
+use crate::harness::{Hosts, PATIENCE, Process, Run, legato, poll_until, test_program};
 use rustix::process::Signal;
-use std::time::Duration;
 
 /// Of data centres.
 const MTU: u32 = 9000;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct World {
     hosts: Hosts,

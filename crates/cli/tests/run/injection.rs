@@ -1,6 +1,8 @@
 //! Agents that get into processes that run already.
 
-use crate::harness::{Finished, Node, Run, Running, poll_until, static_test_program, test_program};
+use crate::harness::{
+    Finished, Node, PATIENCE, Run, Running, poll_until, static_test_program, test_program,
+};
 use legato_pager::uffd::injection::{Entry, InjectionError, Object, Parameters, inject};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -11,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 static OBJECT: &[u8] = include_bytes!(env!("LEGATO_AGENT_OBJECT"));
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = PATIENCE;
 
 fn inject_agent(pid: Pid, control: &str) -> Result<(), InjectionError> {
     let object = Object::parse(OBJECT).unwrap();
@@ -98,9 +100,7 @@ fn an_agent_does_not_disturb_calls_that_wait() {
         let mut given = inject_agent(process, &control);
         // The supervisor is at it in this very moment.
         while given == Err(InjectionError::TracedByAnother) {
-            poll_until("the supervisor is done", Duration::from_secs(60), || {
-                !is_traced(pid)
-            });
+            poll_until("the supervisor is done", PATIENCE, || !is_traced(pid));
             given = inject_agent(process, &control);
         }
         match given {

@@ -1,11 +1,12 @@
 //! Programs whose agents reach their nodes through the supervisor, as they do where a node is at an RDMA
 //! device. A test switch has them do so with software RoCE, which needs no device.
 
-use crate::harness::{Hosts, Process, Run, Running, poll_until, system_program, test_program};
+use crate::harness::{
+    Hosts, PATIENCE, Process, Run, Running, poll_until, system_program, test_program,
+};
 use crate::redis::stores_and_gives_back;
 use rustix::process::Signal;
 use std::fs;
-use std::time::Duration;
 
 /// Of data centres.
 const MTU: u32 = 9000;
@@ -13,7 +14,6 @@ const MTU: u32 = 9000;
 const PROXY: (&str, &str) = ("LEGATO_PROXY", "1");
 /// The thread that has the NIC.
 const THREAD: &str = "legato-nic\n";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct World {
     hosts: Hosts,

@@ -1,11 +1,10 @@
 //! A Redis server whose data set is three times its cache, loaded and read back by a client.
 
-use crate::harness::{Run, Running, poll_until, system_program, test_directory};
+use crate::harness::{PATIENCE, Run, Running, poll_until, system_program, test_directory};
 use legato_base::Random;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 const CACHE_MIB: u64 = 64;
 const VALUE_BYTES: usize = 1024;
@@ -85,17 +84,13 @@ struct Client {
 impl Client {
     fn connect(socket: &Path) -> Self {
         let mut stream = None;
-        poll_until("the server accepts", Duration::from_secs(30), || {
+        poll_until("the server accepts", PATIENCE, || {
             stream = UnixStream::connect(socket).ok();
             stream.is_some()
         });
         let stream = stream.unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(120)))
-            .unwrap();
-        stream
-            .set_write_timeout(Some(Duration::from_secs(120)))
-            .unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Self {
             requests: Vec::new(),
             stream: BufReader::new(stream),

@@ -1,13 +1,13 @@
 //! Who may use a node on another host.
 
 use crate::harness::{
-    Hosts, Node, Run, SECRET_VARIABLE, legato, poll_until, status_of, test_directory, test_program,
+    Hosts, Node, PATIENCE, Run, SECRET_VARIABLE, legato, poll_until, status_of, test_directory,
+    test_program,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 const MTU: u32 = 1500;
 
@@ -55,7 +55,7 @@ fn who_has_the_secret_of_a_node_uses_it() {
             .option("--secret-file", secret.to_str().unwrap())
             .on(&hosts.client);
         run.finish().expect_code(0).expect_far_pages();
-        poll_until("the node is empty", Duration::from_secs(30), || {
+        poll_until("the node is empty", PATIENCE, || {
             let client = with_secret(hosts.client.command(legato()), &secret);
             let status = status_of(client, &address);
             status["used_bytes"] == 0 && status["clients"] == 0

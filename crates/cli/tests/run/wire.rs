@@ -1,6 +1,8 @@
 //! Far memory on another host: two network namespaces, a memory node in one and the program in the other.
 
-use crate::harness::{Hosts, Run, legato, poll_until, python, system_program, test_program};
+use crate::harness::{
+    Hosts, PATIENCE, Run, legato, poll_until, python, system_program, test_program,
+};
 use crate::redis::stores_and_gives_back;
 use std::path::Path;
 use std::process::Command;
@@ -151,7 +153,7 @@ fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
         .option("--nodes", &address)
         .on(&hosts.client)
         .start();
-    poll_until("pages are far", Duration::from_secs(60), || {
+    poll_until("pages are far", PATIENCE, || {
         hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(64 << 20)
     });
     hosts.cut_cable();
@@ -202,15 +204,11 @@ fn the_devices_of_a_host_are_told() {
     assert_eq!(told()["usable"], true);
     assert_eq!(told()["interface"], "cable");
     hosts.cut_cable();
-    poll_until(
-        "the interface is seen to be down",
-        Duration::from_secs(30),
-        || {
-            let device = told();
-            let text = device["text"].as_str().unwrap();
-            device["usable"] == false && text.contains("no link")
-        },
-    );
+    poll_until("the interface is seen to be down", PATIENCE, || {
+        let device = told();
+        let text = device["text"].as_str().unwrap();
+        device["usable"] == false && text.contains("no link")
+    });
 }
 
 #[test]

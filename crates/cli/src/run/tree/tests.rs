@@ -3,6 +3,7 @@
 use super::facts::bases_in;
 use super::*;
 use std::cell::RefCell;
+use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
@@ -184,12 +185,19 @@ impl Inject for Scripted {
 struct Waiting(Child);
 
 impl Waiting {
+    /// It has begun when it says what it is told: until then it may still be being executed, and is
+    /// left alone for that.
     fn start() -> Self {
         let child = Command::new("cat")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn();
-        Self(child.unwrap())
+        let mut waiting = Self(child.unwrap());
+        let mut said = [0; 1];
+        waiting.0.stdin.as_mut().unwrap().write_all(b"!").unwrap();
+        let output = waiting.0.stdout.as_mut().unwrap();
+        output.read_exact(&mut said).unwrap();
+        waiting
     }
 
     fn pid(&self) -> Pid {

@@ -1,9 +1,8 @@
 //! A memory control group with a hard limit (cgroup v2 `memory.max`, or v1).
 
-use super::poll_until;
+use super::{PATIENCE, poll_until};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct Cgroup {
@@ -69,7 +68,7 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // Busy for a moment after its last process has ended.
-        poll_until("the group is gone", Duration::from_secs(30), || {
+        poll_until("the group is gone", PATIENCE, || {
             fs::remove_dir(&self.directory).is_ok() || !self.directory.exists()
         });
     }

@@ -1,11 +1,10 @@
 //! Two hosts joined by a cable: network namespaces of this machine, and a veth between them.
 
 use super::node::{Node, status_of};
-use super::{legato, poll_until};
+use super::{PATIENCE, legato, poll_until};
 use rustix::fd::AsFd as _;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
 
 /// A namespace lasts as long as the process that waits in it for the end of its standard input.
 #[derive(Debug)]
@@ -75,7 +74,7 @@ impl Hosts {
     /// The node there has its memory back as soon as the program has ended.
     #[track_caller]
     pub(crate) fn expect_nothing_left(&self, address: &str) {
-        poll_until("the node is empty", Duration::from_secs(60), || {
+        poll_until("the node is empty", PATIENCE, || {
             let status = self.client.status_of(address);
             status["used_bytes"] == 0 && status["clients"] == 0
         });
@@ -97,7 +96,7 @@ impl Host {
             address,
         };
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-        poll_until("a network namespace", Duration::from_secs(30), || {
+        poll_until("a network namespace", PATIENCE, || {
             let path = format!("/proc/{}/ns/net", host.pid());
             std::fs::read_link(path).is_ok_and(|other| other != own)
         });

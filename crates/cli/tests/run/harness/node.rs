@@ -1,12 +1,11 @@
 //! A memory node that the test controls.
 
 use super::process::Process;
-use super::{legato, poll_until};
+use super::{PATIENCE, legato, poll_until};
 use rustix::process::Signal;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 /// Names the file of the secret.
 pub(crate) const SECRET_VARIABLE: &str = "LEGATO_SECRET_FILE";
@@ -76,7 +75,7 @@ impl Node {
     /// SIGTERM, as an administrator ends a daemon.
     pub(crate) fn terminate(mut self) -> std::process::ExitStatus {
         self.signal(Signal::TERM);
-        poll_until("the node ends", Duration::from_secs(30), || {
+        poll_until("the node ends", PATIENCE, || {
             self.child.try_wait().unwrap().is_some()
         });
         self.child.wait().unwrap()

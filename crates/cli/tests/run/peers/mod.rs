@@ -20,7 +20,7 @@ use station::Station;
 use std::collections::BTreeMap;
 
 /// Of a call whose peer answers.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 type Outcome = Result<Vec<u8>, OperationError>;
 

@@ -10,7 +10,7 @@ mod perl;
 mod redis_save;
 mod sqlite;
 
-use crate::harness::{Finished, MIB, Run};
+use crate::harness::{Finished, MIB, Run, is_soak};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -55,9 +55,12 @@ struct Compared {
 }
 
 impl Compared {
-    /// The program takes several times its cache on local memory, or the run shows little.
+    /// The program takes several times its cache on local memory, or the run shows little. In a soak only.
     #[track_caller]
     fn expect_a_small_cache(self) -> Self {
+        if !is_soak() {
+            return self;
+        }
         let (peak, cache) = (self.plain.seen.anonymous_peak, self.cache_mib * MIB);
         assert!(
             peak >= 3 * cache,
@@ -68,9 +71,12 @@ impl Compared {
         self
     }
 
-    /// The limit of docs/operations.md, for a program of one process.
+    /// The limit of docs/operations.md, for a program of one process. In a soak only.
     #[track_caller]
     fn expect_within_the_limit(self) -> Self {
+        if !is_soak() {
+            return self;
+        }
         let limit = self.cache_mib * MIB * 105 / 100 + 16 * MIB;
         assert!(
             self.far.seen.anonymous_peak <= limit,

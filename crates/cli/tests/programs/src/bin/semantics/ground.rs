@@ -6,6 +6,7 @@ use legato_test_programs::{Arena, Wrong};
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// Why a case failed.
 #[derive(Clone, Debug)]
@@ -93,8 +94,9 @@ pub(crate) fn errno_of(result: isize) -> Result<usize, i32> {
 
 /// Touched between two looks at whether the pages have left.
 const STEP: u64 = 256;
-/// So many times the filler is touched before the pages count as staying.
-const TURNS_MAX: u64 = 40;
+/// So long the filler is touched before the pages count as staying. Whoever serves this process may be
+/// on its way into it only, and want a processor.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pages for all regions of a case. Untouched ones cost nothing.
 const POOL: u64 = 64 << 10;
@@ -156,16 +158,18 @@ impl Ground {
         if !self.expect_evicted {
             return Ok(());
         }
-        let steps = TURNS_MAX * self.filler.pages() / STEP;
-        for _ in 0..steps {
-            if resident(start, length)? == 0 {
+        let begin = Instant::now();
+        loop {
+            let left = resident(start, length)?;
+            if left == 0 {
                 return Ok(());
             }
+            ensure!(
+                begin.elapsed() < PATIENCE,
+                "was not evicted: {left} pages stayed"
+            );
             self.press(STEP);
         }
-        let left = resident(start, length)?;
-        ensure!(left == 0, "was not evicted: {left} pages stayed");
-        Ok(())
     }
 
     /// Writes to so many new pages. What is never used again is no loop that a pager could notice
