@@ -5,13 +5,9 @@ use crate::IbverbsProvider;
 use crate::{ForeignMemory, Pollable, ProxyProvider, RoceProvider, ShmProvider};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use legato_base::Time;
 use legato_base::secret::Keyring;
 use legato_verbs::{
-    AccessFlags, Address, AddressVector, Arm, Completion, CompletionQueue, ConnectionRequest,
-    DeviceAttributes, Event, Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair,
-    QueuePairAttributes, QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RemoteKey,
-    ResourceCounts, SendRequest, SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError,
+    AccessFlags, Address, MemoryRegion, ProtectionDomain, Provider, VerbsError, delegate,
 };
 use rustix::fd::{BorrowedFd, OwnedFd};
 
@@ -128,228 +124,15 @@ impl ForeignMemory for AnyProvider {
 }
 
 impl Provider for AnyProvider {
-    fn attributes(&self) -> DeviceAttributes {
-        either!(self.attributes())
-    }
-
-    fn resource_counts(&self) -> ResourceCounts {
-        either!(self.resource_counts())
-    }
-
-    fn create_protection_domain(&mut self) -> Result<ProtectionDomain, VerbsError> {
-        either!(self.create_protection_domain())
-    }
-
-    fn destroy_protection_domain(&mut self, domain: ProtectionDomain) -> Result<(), VerbsError> {
-        either!(self.destroy_protection_domain(domain))
-    }
-
-    fn allocate_region(
-        &mut self,
-        domain: ProtectionDomain,
-        length: u64,
-        access: AccessFlags,
-    ) -> Result<MemoryRegion, VerbsError> {
-        either!(self.allocate_region(domain, length, access))
-    }
-
-    fn deregister_region(&mut self, region: &MemoryRegion) -> Result<(), VerbsError> {
-        either!(self.deregister_region(region))
-    }
-
-    fn read_region(
-        &self,
-        region: &MemoryRegion,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), VerbsError> {
-        either!(self.read_region(region, offset, into))
-    }
-
-    fn write_region(
-        &mut self,
-        region: &MemoryRegion,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<(), VerbsError> {
-        either!(self.write_region(region, offset, from))
-    }
-
-    fn allocate_window(&mut self, domain: ProtectionDomain) -> Result<RemoteKey, VerbsError> {
-        either!(self.allocate_window(domain))
-    }
-
-    fn next_window_key(&self, window: RemoteKey) -> Result<RemoteKey, VerbsError> {
-        either!(self.next_window_key(window))
-    }
-
-    fn deallocate_window(&mut self, window: RemoteKey) -> Result<(), VerbsError> {
-        either!(self.deallocate_window(window))
-    }
-
-    fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError> {
-        either!(self.create_completion_queue(entries))
-    }
-
-    fn create_overcommitted_completion_queue(
-        &mut self,
-        entries: u32,
-    ) -> Result<CompletionQueue, VerbsError> {
-        either!(self.create_overcommitted_completion_queue(entries))
-    }
-
-    fn destroy_completion_queue(&mut self, queue: CompletionQueue) -> Result<(), VerbsError> {
-        either!(self.destroy_completion_queue(queue))
-    }
-
-    fn poll_completion_queue(
-        &mut self,
-        queue: CompletionQueue,
-        max: usize,
-        into: &mut Vec<Completion>,
-    ) -> Result<usize, VerbsError> {
-        either!(self.poll_completion_queue(queue, max, into))
-    }
-
-    fn arm_completion_queue(
-        &mut self,
-        queue: CompletionQueue,
-        arm: Arm,
-    ) -> Result<bool, VerbsError> {
-        either!(self.arm_completion_queue(queue, arm))
-    }
-
-    fn create_shared_receive_queue(
-        &mut self,
-        domain: ProtectionDomain,
-        capabilities: SharedReceiveQueueCapabilities,
-    ) -> Result<SharedReceiveQueue, VerbsError> {
-        either!(self.create_shared_receive_queue(domain, capabilities))
-    }
-
-    fn destroy_shared_receive_queue(
-        &mut self,
-        queue: SharedReceiveQueue,
-    ) -> Result<(), VerbsError> {
-        either!(self.destroy_shared_receive_queue(queue))
-    }
-
-    fn post_shared_receive(
-        &mut self,
-        queue: SharedReceiveQueue,
-        request: &ReceiveRequest,
-    ) -> Result<(), VerbsError> {
-        either!(self.post_shared_receive(queue, request))
-    }
-
-    fn arm_shared_receive_queue(
-        &mut self,
-        queue: SharedReceiveQueue,
-        limit: u32,
-    ) -> Result<(), VerbsError> {
-        either!(self.arm_shared_receive_queue(queue, limit))
-    }
-
-    fn query_shared_receive_queue(&self, queue: SharedReceiveQueue) -> Result<u32, VerbsError> {
-        either!(self.query_shared_receive_queue(queue))
-    }
-
-    fn create_queue_pair(&mut self, init: &QueuePairInit) -> Result<QueuePair, VerbsError> {
-        either!(self.create_queue_pair(init))
-    }
-
-    fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
-        either!(self.query_queue_pair(queue_pair))
-    }
-
-    fn query_attributes(&self, queue_pair: QueuePair) -> Result<QueuePairAttributes, VerbsError> {
-        either!(self.query_attributes(queue_pair))
-    }
-
-    fn queue_pair_number(&self, queue_pair: QueuePair) -> Result<QueuePairNumber, VerbsError> {
-        either!(self.queue_pair_number(queue_pair))
-    }
-
-    fn port_address(&self) -> AddressVector {
-        either!(self.port_address())
-    }
-
-    fn modify_queue_pair(
-        &mut self,
-        queue_pair: QueuePair,
-        to: QueuePairState,
-        attributes: &QueuePairAttributes,
-    ) -> Result<(), VerbsError> {
-        either!(self.modify_queue_pair(queue_pair, to, attributes))
-    }
-
-    fn destroy_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        either!(self.destroy_queue_pair(queue_pair))
-    }
-
-    fn post_send(
-        &mut self,
-        queue_pair: QueuePair,
-        request: &SendRequest,
-    ) -> Result<(), VerbsError> {
-        either!(self.post_send(queue_pair, request))
-    }
-
-    fn post_receive(
-        &mut self,
-        queue_pair: QueuePair,
-        request: &ReceiveRequest,
-    ) -> Result<(), VerbsError> {
-        either!(self.post_receive(queue_pair, request))
-    }
-
-    fn listen(&mut self, address: &Address) -> Result<Listener, VerbsError> {
-        either!(self.listen(address))
-    }
-
-    fn close_listener(&mut self, listener: Listener) -> Result<(), VerbsError> {
-        either!(self.close_listener(listener))
-    }
-
-    fn connect(
-        &mut self,
-        queue_pair: QueuePair,
-        address: &Address,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        either!(self.connect(queue_pair, address, private_data))
-    }
-
-    fn accept(
-        &mut self,
-        request: ConnectionRequest,
-        queue_pair: QueuePair,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        either!(self.accept(request, queue_pair, private_data))
-    }
-
-    fn reject(
-        &mut self,
-        request: ConnectionRequest,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        either!(self.reject(request, private_data))
-    }
-
-    fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        either!(self.disconnect(queue_pair))
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        either!(self.poll_event())
-    }
-
-    fn progress(&mut self, now: Time) -> Time {
-        either!(self.progress(now))
-    }
-
-    fn set_sleeping(&mut self, sleeping: bool) -> bool {
-        either!(self.set_sleeping(sleeping))
-    }
+    delegate!(either:
+        attributes resource_counts create_protection_domain destroy_protection_domain
+        allocate_region deregister_region read_region write_region allocate_window next_window_key
+        deallocate_window create_completion_queue create_overcommitted_completion_queue
+        destroy_completion_queue poll_completion_queue arm_completion_queue
+        create_shared_receive_queue destroy_shared_receive_queue post_shared_receive
+        arm_shared_receive_queue query_shared_receive_queue create_queue_pair query_queue_pair
+        query_attributes queue_pair_number port_address modify_queue_pair destroy_queue_pair
+        post_send post_receive listen close_listener connect accept reject disconnect poll_event
+        progress set_sleeping
+    );
 }

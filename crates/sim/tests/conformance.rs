@@ -2,7 +2,6 @@
 //! and the suite names the rule that a broken provider breaks.
 
 mod broken;
-mod delegate;
 
 use broken::{Broken, Defect};
 use legato_base::Duration;

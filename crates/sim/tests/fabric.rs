@@ -4,7 +4,6 @@
     reason = "a step that fails is the test's failure"
 )]
 
-mod delegate;
 mod faulty;
 mod rig;
 

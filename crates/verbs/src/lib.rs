@@ -16,6 +16,8 @@ mod address;
 mod attributes;
 mod completion;
 pub mod conformance;
+#[doc(hidden)]
+pub mod delegate;
 mod error;
 mod event;
 mod handle;

@@ -10,10 +10,8 @@ use legato_base::Time;
 use legato_transport::adapter::{ChannelAdapter, Target};
 use legato_transport::cm::{self, ServiceId};
 use legato_verbs::{
-    AccessFlags, Address, AddressVector, Arm, Completion, CompletionQueue, ConnectionRequest,
-    DeviceAttributes, Event, Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair,
-    QueuePairAttributes, QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RemoteKey,
-    ResourceCounts, SendRequest, SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError,
+    Address, CompletionQueue, Listener, MemoryRegion, Provider, QueuePair, ReceiveRequest,
+    SharedReceiveQueue, VerbsError, delegate,
 };
 use std::cell::RefCell;
 use std::ops::Range;
@@ -115,35 +113,41 @@ fn name_of(address: &Address) -> Result<&str, VerbsError> {
     }
 }
 
+/// Asks the adapter.
+macro_rules! look {
+    ($nic:ident.$method:ident($($argument:expr),*)) => {
+        $nic.look(|nic| nic.adapter.$method($($argument),*))
+    };
+}
+
+/// Calls a method of the adapter.
+macro_rules! adapter {
+    ($nic:ident.$method:ident($($argument:expr),*)) => {
+        $nic.with(|adapter, _| adapter.$method($($argument),*))
+    };
+}
+
+/// Calls a method of the adapter with what is around it.
+macro_rules! call {
+    ($nic:ident.$method:ident($($argument:expr),*)) => {
+        $nic.with(|adapter, around| adapter.$method(around, $($argument),*))
+    };
+}
+
 impl Provider for SimProvider {
-    fn attributes(&self) -> DeviceAttributes {
-        self.look(|nic| nic.adapter.attributes())
-    }
-
-    fn resource_counts(&self) -> ResourceCounts {
-        self.look(|nic| nic.adapter.resource_counts())
-    }
-
-    fn create_protection_domain(&mut self) -> Result<ProtectionDomain, VerbsError> {
-        self.with(|adapter, _| adapter.create_protection_domain())
-    }
-
-    fn destroy_protection_domain(&mut self, domain: ProtectionDomain) -> Result<(), VerbsError> {
-        self.with(|adapter, _| adapter.destroy_protection_domain(domain))
-    }
-
-    fn allocate_region(
-        &mut self,
-        domain: ProtectionDomain,
-        length: u64,
-        access: AccessFlags,
-    ) -> Result<MemoryRegion, VerbsError> {
-        self.with(|adapter, around| adapter.allocate_region(around, domain, length, access))
-    }
-
-    fn deregister_region(&mut self, region: &MemoryRegion) -> Result<(), VerbsError> {
-        self.with(|adapter, around| adapter.deregister_region(around, region))
-    }
+    delegate!(look:
+        attributes resource_counts next_window_key query_shared_receive_queue query_queue_pair
+        query_attributes queue_pair_number port_address
+    );
+    delegate!(adapter:
+        create_protection_domain destroy_protection_domain allocate_window deallocate_window
+        arm_completion_queue create_shared_receive_queue destroy_shared_receive_queue
+        arm_shared_receive_queue create_queue_pair poll_event
+    );
+    delegate!(call:
+        allocate_region deregister_region poll_completion_queue modify_queue_pair destroy_queue_pair
+        post_send close_listener accept reject disconnect
+    );
 
     fn read_region(
         &self,
@@ -167,18 +171,6 @@ impl Provider for SimProvider {
         Ok(())
     }
 
-    fn allocate_window(&mut self, domain: ProtectionDomain) -> Result<RemoteKey, VerbsError> {
-        self.with(|adapter, _| adapter.allocate_window(domain))
-    }
-
-    fn next_window_key(&self, window: RemoteKey) -> Result<RemoteKey, VerbsError> {
-        self.look(|nic| nic.adapter.next_window_key(window))
-    }
-
-    fn deallocate_window(&mut self, window: RemoteKey) -> Result<(), VerbsError> {
-        self.with(|adapter, _| adapter.deallocate_window(window))
-    }
-
     fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError> {
         self.with(|adapter, _| adapter.create_completion_queue(entries, true))
     }
@@ -198,38 +190,6 @@ impl Provider for SimProvider {
         })
     }
 
-    fn poll_completion_queue(
-        &mut self,
-        queue: CompletionQueue,
-        max: usize,
-        into: &mut Vec<Completion>,
-    ) -> Result<usize, VerbsError> {
-        self.with(|adapter, around| adapter.poll_completion_queue(around, queue, max, into))
-    }
-
-    fn arm_completion_queue(
-        &mut self,
-        queue: CompletionQueue,
-        arm: Arm,
-    ) -> Result<bool, VerbsError> {
-        self.with(|adapter, _| adapter.arm_completion_queue(queue, arm))
-    }
-
-    fn create_shared_receive_queue(
-        &mut self,
-        domain: ProtectionDomain,
-        capabilities: SharedReceiveQueueCapabilities,
-    ) -> Result<SharedReceiveQueue, VerbsError> {
-        self.with(|adapter, _| adapter.create_shared_receive_queue(domain, capabilities))
-    }
-
-    fn destroy_shared_receive_queue(
-        &mut self,
-        queue: SharedReceiveQueue,
-    ) -> Result<(), VerbsError> {
-        self.with(|adapter, _| adapter.destroy_shared_receive_queue(queue))
-    }
-
     fn post_shared_receive(
         &mut self,
         queue: SharedReceiveQueue,
@@ -238,59 +198,6 @@ impl Provider for SimProvider {
         self.with(|adapter, around| adapter.post_shared_receive(around, queue, request))?;
         self.nic(|nic, environment| nic.wake_waiting_peers(environment));
         Ok(())
-    }
-
-    fn arm_shared_receive_queue(
-        &mut self,
-        queue: SharedReceiveQueue,
-        limit: u32,
-    ) -> Result<(), VerbsError> {
-        self.with(|adapter, _| adapter.arm_shared_receive_queue(queue, limit))
-    }
-
-    fn query_shared_receive_queue(&self, queue: SharedReceiveQueue) -> Result<u32, VerbsError> {
-        self.look(|nic| nic.adapter.query_shared_receive_queue(queue))
-    }
-
-    fn create_queue_pair(&mut self, init: &QueuePairInit) -> Result<QueuePair, VerbsError> {
-        self.with(|adapter, _| adapter.create_queue_pair(init))
-    }
-
-    fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
-        self.look(|nic| nic.adapter.query_queue_pair(queue_pair))
-    }
-
-    fn query_attributes(&self, queue_pair: QueuePair) -> Result<QueuePairAttributes, VerbsError> {
-        self.look(|nic| nic.adapter.query_attributes(queue_pair))
-    }
-
-    fn queue_pair_number(&self, queue_pair: QueuePair) -> Result<QueuePairNumber, VerbsError> {
-        self.look(|nic| nic.adapter.queue_pair_number(queue_pair))
-    }
-
-    fn port_address(&self) -> AddressVector {
-        self.look(|nic| nic.adapter.port_address())
-    }
-
-    fn modify_queue_pair(
-        &mut self,
-        queue_pair: QueuePair,
-        to: QueuePairState,
-        attributes: &QueuePairAttributes,
-    ) -> Result<(), VerbsError> {
-        self.with(|adapter, around| adapter.modify_queue_pair(around, queue_pair, to, attributes))
-    }
-
-    fn destroy_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        self.with(|adapter, around| adapter.destroy_queue_pair(around, queue_pair))
-    }
-
-    fn post_send(
-        &mut self,
-        queue_pair: QueuePair,
-        request: &SendRequest,
-    ) -> Result<(), VerbsError> {
-        self.with(|adapter, around| adapter.post_send(around, queue_pair, request))
     }
 
     fn post_receive(
@@ -318,10 +225,6 @@ impl Provider for SimProvider {
         })
     }
 
-    fn close_listener(&mut self, listener: Listener) -> Result<(), VerbsError> {
-        self.with(|adapter, around| adapter.close_listener(around, listener))
-    }
-
     fn connect(
         &mut self,
         queue_pair: QueuePair,
@@ -343,31 +246,6 @@ impl Provider for SimProvider {
             }
             Ok(())
         })
-    }
-
-    fn accept(
-        &mut self,
-        request: ConnectionRequest,
-        queue_pair: QueuePair,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        self.with(|adapter, around| adapter.accept(around, request, queue_pair, private_data))
-    }
-
-    fn reject(
-        &mut self,
-        request: ConnectionRequest,
-        private_data: &[u8],
-    ) -> Result<(), VerbsError> {
-        self.with(|adapter, around| adapter.reject(around, request, private_data))
-    }
-
-    fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        self.with(|adapter, around| adapter.disconnect(around, queue_pair))
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        self.with(|adapter, _| adapter.poll_event())
     }
 
     /// The wire is driven by [`super::SimNetwork::advance_to`], for all machines at once.

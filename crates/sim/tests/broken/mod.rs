@@ -2,17 +2,14 @@
 
 mod model;
 
-use crate::delegate::delegate;
-
 use legato_base::Time;
 use legato_sim::provider::SimProvider;
 use legato_verbs::{
-    AccessFlags, Address, AddressVector, Arm, Completion, CompletionKind, CompletionQueue,
-    CompletionStatus, ConnectionEvent, ConnectionRequest, DeviceAttributes, Event, Listener,
-    MemoryRegion, ProtectionDomain, Provider, QueuePair, QueuePairAttributes, QueuePairInit,
-    QueuePairNumber, QueuePairState, ReceiveRequest, RemoteKey, ResourceCounts, SendFlags,
-    SendOperation, SendRequest, SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError,
-    WorkRequestId,
+    AccessFlags, Arm, Completion, CompletionKind, CompletionQueue, CompletionStatus,
+    ConnectionEvent, ConnectionRequest, Event, Listener, MemoryRegion, ProtectionDomain, Provider,
+    QueuePair, QueuePairAttributes, QueuePairInit, QueuePairState, ReceiveRequest, RemoteKey,
+    ResourceCounts, SendFlags, SendOperation, SendRequest, SharedReceiveQueue, VerbsError,
+    WorkRequestId, delegate,
 };
 use std::collections::BTreeSet;
 
@@ -166,12 +163,20 @@ impl Broken {
     }
 }
 
-impl Provider for Broken {
-    delegate!(inner);
+/// Calls the same method of what is inside.
+macro_rules! inner {
+    ($provider:ident.$method:ident($($argument:expr),*)) => {
+        $provider.inner.$method($($argument),*)
+    };
+}
 
-    fn attributes(&self) -> DeviceAttributes {
-        self.inner.attributes()
-    }
+impl Provider for Broken {
+    delegate!(inner:
+        attributes destroy_protection_domain destroy_completion_queue query_queue_pair post_receive
+        listen disconnect next_window_key deallocate_window create_overcommitted_completion_queue
+        create_shared_receive_queue destroy_shared_receive_queue arm_shared_receive_queue
+        query_shared_receive_queue queue_pair_number port_address connect reject
+    );
 
     fn resource_counts(&self) -> ResourceCounts {
         let mut counts = self.inner.resource_counts();
@@ -183,10 +188,6 @@ impl Provider for Broken {
         let domain = self.inner.create_protection_domain()?;
         self.first_domain.get_or_insert(domain);
         Ok(domain)
-    }
-
-    fn destroy_protection_domain(&mut self, domain: ProtectionDomain) -> Result<(), VerbsError> {
-        self.inner.destroy_protection_domain(domain)
     }
 
     fn allocate_region(
@@ -304,10 +305,6 @@ impl Provider for Broken {
         self.inner.create_completion_queue(entries)
     }
 
-    fn destroy_completion_queue(&mut self, queue: CompletionQueue) -> Result<(), VerbsError> {
-        self.inner.destroy_completion_queue(queue)
-    }
-
     fn poll_completion_queue(
         &mut self,
         queue: CompletionQueue,
@@ -327,10 +324,6 @@ impl Provider for Broken {
             init.capabilities.send_requests_max *= 300;
         }
         self.inner.create_queue_pair(&init)
-    }
-
-    fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
-        self.inner.query_queue_pair(queue_pair)
     }
 
     fn modify_queue_pair(
@@ -407,18 +400,6 @@ impl Provider for Broken {
         }
     }
 
-    fn post_receive(
-        &mut self,
-        queue_pair: QueuePair,
-        request: &ReceiveRequest,
-    ) -> Result<(), VerbsError> {
-        self.inner.post_receive(queue_pair, request)
-    }
-
-    fn listen(&mut self, address: &Address) -> Result<Listener, VerbsError> {
-        self.inner.listen(address)
-    }
-
     fn close_listener(&mut self, listener: Listener) -> Result<(), VerbsError> {
         if self.has(Defect::ClosesSilently) {
             return Ok(());
@@ -437,10 +418,6 @@ impl Provider for Broken {
             _ => private_data,
         };
         self.inner.accept(request, queue_pair, private_data)
-    }
-
-    fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        self.inner.disconnect(queue_pair)
     }
 
     fn poll_event(&mut self) -> Option<Event> {

@@ -1,16 +1,13 @@
 //! A NIC whose calls can be refused, whose completions can be held back or doubled, and that says
 //! what it is told to say.
 
-use crate::delegate::delegate;
-use legato_base::Time;
 use legato_base::wire::proof::sealed_in;
 use legato_sim::provider::SimProvider;
 use legato_verbs::{
-    AccessFlags, Address, AddressVector, Arm, Completion, CompletionQueue, ConnectionEvent,
-    ConnectionRequest, DeviceAttributes, Event, Listener, MemoryRegion, PacketSequenceNumber,
-    ProtectionDomain, Provider, QueuePair, QueuePairAttributes, QueuePairInit, QueuePairNumber,
-    QueuePairState, ReceiveRequest, RemoteKey, ResourceCounts, SendRequest, SharedReceiveQueue,
-    SharedReceiveQueueCapabilities, VerbsError,
+    AccessFlags, Completion, CompletionQueue, ConnectionEvent, ConnectionRequest, Event,
+    MemoryRegion, PacketSequenceNumber, ProtectionDomain, Provider, QueuePair, QueuePairAttributes,
+    QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, SendRequest,
+    SharedReceiveQueue, VerbsError, delegate,
 };
 use std::collections::VecDeque;
 
@@ -173,24 +170,26 @@ impl<P: Provider> Faulty<P> {
     }
 }
 
+/// Calls the same method of what is inside.
+macro_rules! nic {
+    ($provider:ident.$method:ident($($argument:expr),*)) => {
+        $provider.nic.$method($($argument),*)
+    };
+}
+
 impl<P: Provider> Provider for Faulty<P> {
-    delegate!(nic);
-
-    fn attributes(&self) -> DeviceAttributes {
-        self.nic.attributes()
-    }
-
-    fn resource_counts(&self) -> ResourceCounts {
-        self.nic.resource_counts()
-    }
+    delegate!(nic:
+        attributes resource_counts destroy_protection_domain read_region allocate_window
+        arm_completion_queue destroy_completion_queue query_queue_pair listen close_listener
+        disconnect progress set_sleeping next_window_key deallocate_window
+        create_overcommitted_completion_queue create_shared_receive_queue
+        destroy_shared_receive_queue arm_shared_receive_queue query_shared_receive_queue
+        queue_pair_number port_address connect reject
+    );
 
     fn create_protection_domain(&mut self) -> Result<ProtectionDomain, VerbsError> {
         self.memory()?;
         self.nic.create_protection_domain()
-    }
-
-    fn destroy_protection_domain(&mut self, domain: ProtectionDomain) -> Result<(), VerbsError> {
-        self.nic.destroy_protection_domain(domain)
     }
 
     fn allocate_region(
@@ -208,15 +207,6 @@ impl<P: Provider> Provider for Faulty<P> {
         self.nic.deregister_region(region)
     }
 
-    fn read_region(
-        &self,
-        region: &MemoryRegion,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), VerbsError> {
-        self.nic.read_region(region, offset, into)
-    }
-
     fn write_region(
         &mut self,
         region: &MemoryRegion,
@@ -231,18 +221,6 @@ impl<P: Provider> Provider for Faulty<P> {
             }
         }
         self.nic.write_region(region, offset, &bytes)
-    }
-
-    fn allocate_window(&mut self, domain: ProtectionDomain) -> Result<RemoteKey, VerbsError> {
-        self.nic.allocate_window(domain)
-    }
-
-    fn arm_completion_queue(
-        &mut self,
-        queue: CompletionQueue,
-        arm: Arm,
-    ) -> Result<bool, VerbsError> {
-        self.nic.arm_completion_queue(queue, arm)
     }
 
     fn post_shared_receive(
@@ -263,10 +241,6 @@ impl<P: Provider> Provider for Faulty<P> {
     fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError> {
         self.memory()?;
         self.nic.create_completion_queue(entries)
-    }
-
-    fn destroy_completion_queue(&mut self, queue: CompletionQueue) -> Result<(), VerbsError> {
-        self.nic.destroy_completion_queue(queue)
     }
 
     fn poll_completion_queue(
@@ -293,10 +267,6 @@ impl<P: Provider> Provider for Faulty<P> {
         let made = self.nic.create_queue_pair(init)?;
         self.last_queue_pair = Some(made);
         Ok(made)
-    }
-
-    fn query_queue_pair(&self, queue_pair: QueuePair) -> Result<QueuePairState, VerbsError> {
-        self.nic.query_queue_pair(queue_pair)
     }
 
     fn modify_queue_pair(
@@ -336,14 +306,6 @@ impl<P: Provider> Provider for Faulty<P> {
         self.nic.post_receive(queue_pair, request)
     }
 
-    fn listen(&mut self, address: &Address) -> Result<Listener, VerbsError> {
-        self.nic.listen(address)
-    }
-
-    fn close_listener(&mut self, listener: Listener) -> Result<(), VerbsError> {
-        self.nic.close_listener(listener)
-    }
-
     fn accept(
         &mut self,
         request: ConnectionRequest,
@@ -354,21 +316,9 @@ impl<P: Provider> Provider for Faulty<P> {
         self.nic.accept(request, queue_pair, private_data)
     }
 
-    fn disconnect(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
-        self.nic.disconnect(queue_pair)
-    }
-
     fn poll_event(&mut self) -> Option<Event> {
         let mut event = self.inject.pop_front().or_else(|| self.own_event());
         self.path.carry(&mut event);
         event
-    }
-
-    fn progress(&mut self, now: Time) -> Time {
-        self.nic.progress(now)
-    }
-
-    fn set_sleeping(&mut self, sleeping: bool) -> bool {
-        self.nic.set_sleeping(sleeping)
     }
 }

@@ -8,8 +8,6 @@
     reason = "a step that fails is the test's failure"
 )]
 
-#[path = "../delegate/mod.rs"]
-mod delegate;
 #[path = "../faulty/mod.rs"]
 mod faulty;
 #[path = "../rig/mod.rs"]
