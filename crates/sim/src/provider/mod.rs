@@ -25,7 +25,6 @@ mod verbs;
 mod wire;
 
 pub use config::SimNetworkConfig;
-pub use legato_transport::adapter::{LastWorkRequestEvents, OverrunEnds, OverrunEvents};
 pub use memory::{CanaryHit, RegionMemory, WatchId};
 pub use network::SimNetwork;
 pub use nic::Counters;

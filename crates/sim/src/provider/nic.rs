@@ -154,7 +154,7 @@ fn configuration(
             ca_guid: CaGuid(0x0200_0000_0000_0000 | (place as u64 + 1)),
             gid: gid_of(place),
         },
-        policy: personality.policy(),
+        policy: personality.adapter,
         message_length_max: config.message_length_max,
         timeout: config.timeout,
         retry_count: config.retry_count,

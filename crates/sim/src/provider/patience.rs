@@ -82,7 +82,7 @@ impl Inner {
         );
         let posted = nic.adapter.posted_receives(name)?;
         let period = theirs.query().rnr_timer.map(RnrTimer::duration)?;
-        let period = asker.hardware.personality.transport.wait(period);
+        let period = asker.hardware.personality.adapter.transport.wait(period);
         (usable && receives && posted == 0).then_some((peer, period))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::bench::{Bench, End, FLUSHED, MILLISECOND, SENT, Setup};
 use legato_sim::provider::Personality;
+use legato_transport::adapter;
 use legato_transport::rc::LastWorkRequest;
 use legato_verbs::{
     Arm, AsyncEvent, CompletionKind, Event, Provider, QueuePair, QueuePairState, SendOperation,
@@ -198,7 +199,7 @@ fn v_19_a_number_used_again_gets_no_completions_of_before() {
         let heir = right.another(&setup).unwrap();
         assert_ne!(heir, old);
         let again = right.nic.queue_pair_number(heir).unwrap() == number;
-        assert_eq!(again, personality.reuses_numbers, "{name}");
+        assert_eq!(again, personality.adapter.reuses_numbers, "{name}");
         right.queue_pair = heir;
         right.enter_init(&setup);
         right.receive(8, 64);
@@ -254,7 +255,7 @@ fn v_32_an_idle_queue_pair_on_an_empty_shared_queue() {
         let mut bench = with_shared(personality, 4);
         bench.right.enter_error();
         let event = AsyncEvent::LastWorkRequestReached(bench.right.queue_pair);
-        let times = match personality.transport.last_work_request {
+        let times = match personality.adapter.transport.last_work_request {
             LastWorkRequest::Never => 0,
             _ if personality.name == "hostile" => 3,
             _ => 1,
@@ -276,7 +277,10 @@ fn v_32_an_idle_queue_pair_on_an_empty_shared_queue() {
 #[test]
 fn v_32_a_device_that_tells_only_after_a_flushed_receive() {
     let personality = Personality {
-        last_work_request: legato_sim::provider::LastWorkRequestEvents::AfterFlush,
+        adapter: adapter::Policy {
+            last_work_request: adapter::LastWorkRequestEvents::AfterFlush,
+            ..adapter::Policy::IDEAL
+        },
         ..Personality::IDEAL
     };
     let mut bench = with_shared(personality, 4);

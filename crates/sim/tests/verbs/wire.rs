@@ -4,6 +4,7 @@ use crate::bench::{Bench, FLUSHED, MILLISECOND, Outcome, Setup, WRITTEN};
 use legato_base::{Duration, Random};
 use legato_sim::fault::{Effect, Frequency, Link, PacketEffect, Rule, Span};
 use legato_sim::provider::Personality;
+use legato_transport::adapter;
 use legato_transport::rc::Policy;
 use legato_verbs::{
     CompletionKind, PathMtu, Provider, QueuePairCapabilities, QueuePairState, ReceiveRequest,
@@ -43,9 +44,12 @@ struct Model {
 fn traffic(personality: Personality, seed: u64, count: u64, rules: &[Rule]) {
     // With seven retries a message in some thousands is given up; here none may be.
     let patient = Personality {
-        transport: Policy {
-            retry_count_infinite: Some(7),
-            ..personality.transport
+        adapter: adapter::Policy {
+            transport: Policy {
+                retry_count_infinite: Some(7),
+                ..personality.adapter.transport
+            },
+            ..personality.adapter
         },
         ..personality
     };

@@ -2,23 +2,28 @@
 //! timers, the receive that a message half arrived takes with it, and the slots of receives.
 
 use crate::compare::{Deviations, Races, Trace, compare};
-use legato_sim::provider::{OverrunEnds, OverrunEvents, Personality};
+use legato_sim::provider::Personality;
+use legato_transport::adapter::{self, OverrunEnds, OverrunEvents};
 use legato_transport::nic::{CompletionQueuePolicy, Destroyed, Overrun};
 use legato_transport::rc::Policy;
 
 const RXE: Personality = Personality::RXE;
 
+const fn with(adapter: adapter::Policy) -> Personality {
+    Personality { adapter, ..RXE }
+}
+
 /// The personality, once with each of its deviations left out, and a line that then is another.
 fn without() -> Vec<(&'static str, Personality)> {
     macro_rules! policy {
         ($($field:ident: $key:literal,)*) => {
-            [$(($key, Personality {
+            [$(($key, with(adapter::Policy {
                 transport: Policy {
                     $field: Policy::IDEAL.$field,
                     ..Policy::RXE
                 },
-                ..RXE
-            }),)*]
+                ..RXE.adapter
+            })),)*]
         };
     }
     let transport = policy! {
@@ -38,9 +43,11 @@ fn without() -> Vec<(&'static str, Personality)> {
         flush: "T12 posts in ERR, a receive first",
         slot_reclaim: "T7 silent sends one by one, four times the queue's depth",
     };
-    let queue = |overrun, destroyed| Personality {
-        completion_queue: CompletionQueuePolicy { overrun, destroyed },
-        ..RXE
+    let queue = |overrun, destroyed| {
+        with(adapter::Policy {
+            completion_queue: CompletionQueuePolicy { overrun, destroyed },
+            ..RXE.adapter
+        })
     };
     let device = [
         (
@@ -53,24 +60,24 @@ fn without() -> Vec<(&'static str, Personality)> {
         ),
         (
             "T8 four messages received, room for one",
-            Personality {
+            with(adapter::Policy {
                 overrun_ends: OverrunEnds::Attached,
-                ..RXE
-            },
+                ..RXE.adapter
+            }),
         ),
         (
             "T8 four sends, room for one",
-            Personality {
+            with(adapter::Policy {
                 overrun_events: OverrunEvents::Once,
-                ..RXE
-            },
+                ..RXE.adapter
+            }),
         ),
         (
             "T12 posts in RTR",
-            Personality {
+            with(adapter::Policy {
                 refused_sends_stay: false,
-                ..RXE
-            },
+                ..RXE.adapter
+            }),
         ),
     ];
     transport.into_iter().chain(device).collect()
