@@ -1,30 +1,11 @@
 //! Nodes as RDMA devices are reached: by a service, from UDP port 4791 of one machine to that of the other.
 //! The node here is one of software, which answers devices and software alike; `rdma` has a device.
 
-use crate::harness::{Hosts, PATIENCE, Process, Run, legato, poll_until, test_program};
+use crate::harness::{PATIENCE, Process, Run, World, legato, poll_until, test_program};
 use rustix::process::Signal;
 
 /// Of data centres.
 const MTU: u32 = 9000;
-
-struct World {
-    hosts: Hosts,
-    address: String,
-}
-
-impl World {
-    fn new() -> Self {
-        let hosts = Hosts::joined(MTU);
-        let address = format!("roce://{}/7000", hosts.server.address);
-        Self { hosts, address }
-    }
-
-    fn run(&self, program: impl AsRef<std::ffi::OsStr>) -> Run {
-        Run::far(program)
-            .option("--nodes", &self.address)
-            .on(&self.hosts.client)
-    }
-}
 
 fn fill(mib: u32, rounds: u32) -> String {
     let fill = test_program("fill");
@@ -37,8 +18,7 @@ fn fill(mib: u32, rounds: u32) -> String {
 /// Three programs at a time, and the children of one that forks: all have the one port.
 #[test]
 fn a_tree_of_processes_shares_the_port() {
-    let world = World::new();
-    let node = world.hosts.server.node("1GiB", &world.address);
+    let world = World::new(MTU, "/7000", "1GiB");
     let one = fill(64, 2);
     let forks = format!(
         "{} --bytes 32MiB --operations 200 --seed 7 --phase calls,fork,busy-fork",
@@ -51,15 +31,13 @@ fn a_tree_of_processes_shares_the_port() {
     let run = run.finish().expect_code(0).expect_far_pages();
     assert!(run.output().contains(" 0 wrong\n"), "{}", run.output());
     assert!(run.output().ends_with("all\n"), "{}", run.output());
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    world.expect_clean_end();
 }
 
 /// What one program leaves behind harms no other that has the same NIC.
 #[test]
 fn a_program_that_is_killed_takes_nothing_from_the_others() {
-    let world = World::new();
-    let node = world.hosts.server.node("1GiB", &world.address);
+    let world = World::new(MTU, "/7000", "1GiB");
     let script = format!(
         "{} & doomed=$!; {} && wait $doomed; echo doomed $?",
         fill(64, 100_000),
@@ -82,15 +60,13 @@ fn a_program_that_is_killed_takes_nothing_from_the_others() {
     doomed.signal(Signal::KILL);
     let run = run.finish().expect_code(0).expect_far_pages();
     assert!(run.output().contains("doomed 137\n"), "{}", run.output());
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    world.expect_clean_end();
 }
 
 /// Who asks for a UDP port where only a device answers is told where that is.
 #[test]
 fn a_service_is_found_that_was_asked_for_as_a_port() {
-    let world = World::new();
-    let node = world.hosts.server.node("512MiB", &world.address);
+    let world = World::new(MTU, "/7000", "512MiB");
     for asked in ["roce://", ""] {
         let asked = format!("{asked}{}:7000", world.hosts.server.address);
         let status = world.hosts.client.status_of(&asked);
@@ -103,15 +79,13 @@ fn a_service_is_found_that_was_asked_for_as_a_port() {
         .option("--nodes", &asked)
         .on(&world.hosts.client);
     run.finish().expect_code(0).expect_far_pages();
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    world.expect_clean_end();
 }
 
 /// An address has one such port, and the second run is told who can have it.
 #[test]
 fn two_runs_at_a_time_do_not_reach_devices() {
-    let world = World::new();
-    let node = world.hosts.server.node("512MiB", &world.address);
+    let world = World::new(MTU, "/7000", "512MiB");
     let first = world.run(test_program("hold")).cache_mib(48);
     let mut first = first.arguments(["--bytes", "16MiB"]).start();
     first.wait_for_output("ready");
@@ -131,6 +105,5 @@ fn two_runs_at_a_time_do_not_reach_devices() {
     }
     first.write(b"\n");
     first.finish().expect_code(0);
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    world.expect_clean_end();
 }

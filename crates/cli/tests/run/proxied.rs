@@ -2,10 +2,11 @@
 //! device. A test switch has them do so with software RoCE, which needs no device.
 
 use crate::harness::{
-    Hosts, PATIENCE, Process, Run, Running, poll_until, system_program, test_program,
+    PATIENCE, Process, Run, Running, World, poll_until, system_program, test_program,
 };
 use crate::redis::stores_and_gives_back;
 use rustix::process::Signal;
+use std::ffi::OsStr;
 use std::fs;
 
 /// Of data centres.
@@ -15,29 +16,8 @@ const PROXY: (&str, &str) = ("LEGATO_PROXY", "1");
 /// The thread that has the NIC.
 const THREAD: &str = "legato-nic\n";
 
-struct World {
-    hosts: Hosts,
-    address: String,
-}
-
-impl World {
-    fn new() -> Self {
-        let hosts = Hosts::joined(MTU);
-        let address = format!("roce://{}", hosts.server.address);
-        Self { hosts, address }
-    }
-
-    fn run(&self, program: impl AsRef<std::ffi::OsStr>) -> Run {
-        Run::far(program)
-            .option("--nodes", &self.address)
-            .environment(PROXY.0, PROXY.1)
-            .on(&self.hosts.client)
-    }
-
-    fn used_bytes(&self) -> u64 {
-        let status = self.hosts.client.status_of(&self.address);
-        status["used_bytes"].as_u64().unwrap()
-    }
+fn proxied(world: &World, program: impl AsRef<OsStr>) -> Run {
+    world.run(program).environment(PROXY.0, PROXY.1)
 }
 
 /// The supervisor has the NIC, and no agent has a socket of its own to the network.
@@ -53,13 +33,22 @@ fn expect_proxy(run: &Running) {
     });
 }
 
+/// A program that does not end, at a moment at which pages of it are far.
+fn with_far_pages(world: &World) -> Running {
+    let run = proxied(world, test_program("fill"))
+        .arguments(["--bytes", "128MiB", "--threads", "2", "--rounds", "1000"])
+        .cache_mib(48)
+        .start();
+    expect_proxy(&run);
+    poll_until("pages are far", PATIENCE, || world.used_bytes() > 32 << 20);
+    run
+}
+
 #[test]
 fn the_pattern_program_has_its_pages_at_second_hand() {
-    let world = World::new();
-    let node = world.hosts.server.node("1GiB", &world.address);
+    let world = World::new(MTU, "", "1GiB");
     let phases = "touch,calls,discard,remap,unmap,protect,heap,fork,busy-fork";
-    let run = world
-        .run(test_program("pattern"))
+    let run = proxied(&world, test_program("pattern"))
         .arguments(["--bytes", "64MiB", "--operations", "400"])
         .arguments(["--seed", "11", "--phase", phases])
         .cache_mib(24)
@@ -67,49 +56,39 @@ fn the_pattern_program_has_its_pages_at_second_hand() {
     expect_proxy(&run);
     let run = run.finish().expect_code(0).expect_far_pages();
     assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    world.expect_clean_end();
 }
 
 #[test]
 fn redis_gives_back_what_was_stored_at_second_hand() {
-    let world = World::new();
-    let node = world.hosts.server.node("1GiB", &world.address);
-    stores_and_gives_back(world.run(system_program("redis-server")), 24);
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    let world = World::new(MTU, "", "1GiB");
+    stores_and_gives_back(proxied(&world, system_program("redis-server")), 24);
+    world.expect_clean_end();
 }
 
 /// Three processes at a time, each with an agent and so a proxy of its own.
 #[test]
 fn every_process_of_a_tree_has_a_proxy_of_its_own() {
-    let world = World::new();
-    let node = world.hosts.server.node("1GiB", &world.address);
+    let world = World::new(MTU, "", "1GiB");
     let fill = test_program("fill");
     let one = format!("{} --bytes 64MiB --threads 1 --rounds 2", fill.display());
     let script =
         format!("{one} & first=$!; {one} & second=$!; {one} && wait $first && wait $second");
-    let run = world.run("sh").arguments(["-c", &script]).cache_mib(48);
+    let run = proxied(&world, "sh")
+        .arguments(["-c", &script])
+        .cache_mib(48);
     let run = run.start();
     expect_proxy(&run);
     run.finish().expect_code(0).expect_far_pages();
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    world.expect_clean_end();
 }
 
 /// Its agent dies with it, or sees that it is gone: either way the node gets its memory back, and the
 /// NIC everything.
 #[test]
 fn a_program_that_is_killed_gives_its_memory_back() {
-    let world = World::new();
-    let node = world.hosts.server.node("512MiB", &world.address);
-    let run = world
-        .run(test_program("fill"))
-        .arguments(["--bytes", "128MiB", "--threads", "2", "--rounds", "1000"])
-        .cache_mib(48)
-        .start();
-    expect_proxy(&run);
-    poll_until("pages are far", PATIENCE, || world.used_bytes() > 32 << 20);
+    let world = World::new(MTU, "", "512MiB");
+    let run = with_far_pages(&world);
     let programs = run.processes().into_iter().filter(Process::is_program);
     programs.for_each(|program| program.signal(Signal::KILL));
     let run = run.finish();
@@ -119,22 +98,14 @@ fn a_program_that_is_killed_gives_its_memory_back() {
         "{}",
         run.stderr
     );
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    world.expect_clean_end();
 }
 
 /// With the supervisor goes the NIC: no page comes any more, and a program that needs one ends.
 #[test]
 fn a_program_whose_supervisor_is_killed_does_not_hang() {
-    let world = World::new();
-    let node = world.hosts.server.node("512MiB", &world.address);
-    let run = world
-        .run(test_program("fill"))
-        .arguments(["--bytes", "128MiB", "--threads", "2", "--rounds", "1000"])
-        .cache_mib(48)
-        .start();
-    expect_proxy(&run);
-    poll_until("pages are far", PATIENCE, || world.used_bytes() > 32 << 20);
+    let world = World::new(MTU, "", "512MiB");
+    let run = with_far_pages(&world);
     let programs: Vec<Process> = run
         .processes()
         .into_iter()
@@ -145,6 +116,5 @@ fn a_program_whose_supervisor_is_killed_does_not_hang() {
     poll_until("the program has ended", PATIENCE, || {
         !programs.iter().any(Process::is_alive)
     });
-    world.hosts.expect_nothing_left(&world.address);
-    assert!(node.terminate().success());
+    world.expect_clean_end();
 }

@@ -1,9 +1,10 @@
 //! Two hosts joined by a cable: network namespaces of this machine, and a veth between them.
 
 use super::node::{Node, status_of};
-use super::{PATIENCE, legato, poll_until};
+use super::{PATIENCE, Run, legato, poll_until};
 use rustix::fd::AsFd as _;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::ffi::OsStr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// A namespace lasts as long as the process that waits in it for the end of its standard input.
@@ -121,7 +122,7 @@ impl Host {
             .to_vec()
     }
 
-    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let enter = self.enter();
         let mut command = Command::new(&enter[0]);
         command.args(&enter[1..]).arg(program);
@@ -148,6 +149,48 @@ impl Host {
     /// What a node says of itself when it is asked from this host.
     pub(crate) fn status_of(&self, address: &str) -> serde_json::Value {
         status_of(self.command(legato()), address)
+    }
+}
+
+/// A node on the first of two hosts, and programs on the second that have their memory there.
+#[derive(Debug)]
+pub(crate) struct World {
+    /// Ends before its host does.
+    node: Node,
+    pub(crate) hosts: Hosts,
+    pub(crate) address: String,
+}
+
+impl World {
+    /// The node has an address of the first host, with what follows that.
+    pub(crate) fn new(mtu: u32, service: &str, memory: &str) -> Self {
+        let hosts = Hosts::joined(mtu);
+        let address = format!("roce://{}{service}", hosts.server.address);
+        let node = hosts.server.node(memory, &address);
+        Self {
+            node,
+            hosts,
+            address,
+        }
+    }
+
+    pub(crate) fn run(&self, program: impl AsRef<OsStr>) -> Run {
+        Run::far(program)
+            .option("--nodes", &self.address)
+            .on(&self.hosts.client)
+    }
+
+    /// What the node has given to its clients.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let status = self.hosts.client.status_of(&self.address);
+        status["used_bytes"].as_u64().unwrap()
+    }
+
+    /// The programs have ended: the node is empty, and can go.
+    #[track_caller]
+    pub(crate) fn expect_clean_end(self) {
+        self.hosts.expect_nothing_left(&self.address);
+        assert!(self.node.terminate().success());
     }
 }
 

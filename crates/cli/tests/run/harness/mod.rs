@@ -11,7 +11,7 @@ mod run;
 mod sampler;
 
 pub(crate) use cgroup::Cgroup;
-pub(crate) use hosts::Hosts;
+pub(crate) use hosts::{Hosts, World};
 pub(crate) use node::{Node, SECRET_VARIABLE, status_of};
 pub(crate) use process::{Process, Resident, marked, wait_until_gone};
 pub(crate) use programs::{

@@ -8,7 +8,7 @@ mod killed;
 mod sessions;
 mod station;
 
-use crate::harness::Node;
+use crate::harness::{self, Node};
 use legato_base::wire::node::{NodeReply, NodeRequest, NodeStatus};
 use legato_base::{Duration, Time};
 use legato_fabric::{
@@ -20,7 +20,7 @@ use station::Station;
 use std::collections::BTreeMap;
 
 /// Of a call whose peer answers.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(harness::PATIENCE.as_secs());
 
 type Outcome = Result<Vec<u8>, OperationError>;
 
