@@ -17,6 +17,7 @@ use failure::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    end_at_a_panic();
     let result = match args::Arguments::parse().command {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Launch(arguments) => run::launch::run(&arguments),
@@ -33,5 +34,43 @@ fn main() -> ExitCode {
             eprintln!("legato: {text}");
             ExitCode::from(code)
         }
+    }
+}
+
+/// A panic in any thread ends the process with SIGABRT: the others may wait for what that thread has,
+/// and nobody knows in what state it is.
+fn end_at_a_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::Signal;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+
+    const CHILD: &str = "LEGATO_TEST_PANIC";
+
+    /// Started by the test below: a thread that nobody waits for panics.
+    #[test]
+    fn child_panics() {
+        if std::env::var_os(CHILD).is_some() {
+            super::end_at_a_panic();
+            std::thread::spawn(|| panic!("of a thread"));
+            std::thread::park();
+        }
+    }
+
+    #[test]
+    fn a_panic_in_any_thread_ends_the_process() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "tests::child_panics", "--nocapture"]);
+        let output = child.env(CHILD, "1").output().unwrap();
+        assert_eq!(output.status.signal(), Some(Signal::ABORT.as_raw()));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("of a thread"));
     }
 }

@@ -9,20 +9,17 @@
 
 mod netns;
 mod roce_world;
+mod rules_beside;
 
 use legato_base::Duration;
 use legato_verbs::Address;
 use legato_verbs::conformance::{Report, Rule, Violation, rules};
 use netns::{HOSTS, Link, in_namespace, leave};
 use roce_world::{Network, RoceWorld};
+use rules_beside::rules_beside;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
-/// Links that rules run on at the same time: most of their time they wait.
-const LINKS: usize = 5;
 /// More times that a rule may fail because the last word of a side was lost.
 const CHANCES: u32 = 3;
 
@@ -73,19 +70,10 @@ impl Kind {
     }
 
     fn run(self) -> Report {
-        let next = &AtomicUsize::new(0);
-        let ready = &Barrier::new(LINKS);
-        let mut all = Report::default();
-        std::thread::scope(|scope| {
-            let work = || scope.spawn(move || self.run_some(next, ready));
-            let workers: Vec<_> = (0..LINKS).map(|_| work()).collect();
-            for worker in workers {
-                let report = worker.join().unwrap();
-                all.passed.extend(report.passed);
-                all.failed.extend(report.failed);
-            }
-        });
-        all
+        rules_beside(|_| {
+            let network = self.network();
+            move |rule| self.check(rule, &network)
+        })
     }
 
     /// A message that says why a connection ends is sent once, and nobody is there any more to say
@@ -108,24 +96,6 @@ impl Kind {
             }
         }
         (rule.check)(&mut RoceWorld::new(network.clone()))
-    }
-
-    fn run_some(self, next: &AtomicUsize, ready: &Barrier) -> Report {
-        let network = self.network();
-        // A program that is started holds copies of all sockets until it is executed, and so their
-        // ports: no program is, once there are sockets.
-        ready.wait();
-        let mut report = Report::default();
-        let rules = rules();
-        while let Some(rule) = rules.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let begun = Instant::now();
-            match self.check(rule, &network) {
-                Ok(()) => report.passed.push(rule.name),
-                Err(violation) => report.failed.push((rule.name, violation)),
-            }
-            println!("{:5} ms: {}", begun.elapsed().as_millis(), rule.name);
-        }
-        report
     }
 }
 

@@ -56,27 +56,11 @@ fn number(name: &str, default: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The kernel's side, which another package has: built with the profile and into the directory of
-/// this test.
+/// The kernel's side, which another package has and `scripts/test` has built.
 fn kernel_steps() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    // target/PROFILE/deps/TEST
-    let directory = test.ancestors().nth(2).unwrap();
-    let profile = match directory.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
-        Some(name) => name,
-    };
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let status = Command::new(cargo)
-        .args(["build", "--quiet", "--offline"])
-        .args(["--package", "legato-test-programs", "--bin", "kernel_steps"])
-        .args(["--profile", profile, "--target-dir"])
-        .arg(directory.parent().unwrap())
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status()
-        .expect("cargo starts");
-    assert!(status.success(), "the kernel's side does not build");
-    directory.join("kernel_steps")
+    let directory = std::env::var_os("LEGATO_TEST_PROGRAMS");
+    let directory = directory.expect("LEGATO_TEST_PROGRAMS: start the tests with scripts/test");
+    PathBuf::from(directory).join("kernel_steps")
 }
 
 /// What the kernel's side prints.

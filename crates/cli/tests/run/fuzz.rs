@@ -1,15 +1,16 @@
 //! The fuzz program on a cache that is a small part of its memory: it checks itself, and prints what
 //! it prints without Legato.
 
-use crate::harness::{Run, test_program};
+use crate::harness::{Run, sized, test_program};
 
 /// What is refused on far memory, and so goes another way there: see docs/testing.md, the section on
 /// the fuzzer.
 const REFUSED: &str = "guard,unguard";
 
 fn arguments(seed: u64, processes: u64) -> Vec<String> {
+    let steps = sized(250, 120);
     format!(
-        "--seed {seed} --steps 250 --threads 4 --processes {processes} --bytes 64MiB --skip {REFUSED}"
+        "--seed {seed} --steps {steps} --threads 4 --processes {processes} --bytes 64MiB --skip {REFUSED}"
     )
     .split(' ')
     .map(str::to_owned)

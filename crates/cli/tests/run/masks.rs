@@ -2,7 +2,7 @@
 //! clear refusal; and the same memory while the kernel itself merges, collapses and moves pages.
 
 use crate::harness::{
-    Finished, MIB, Node, Run, legato, system_program, test_directory, test_program,
+    Finished, MIB, Node, Run, legato, sized, system_program, test_directory, test_program,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,9 +15,9 @@ const EVERYTHING: &str = "touch,calls,discard,remap,unmap,protect,heap,fork";
 
 fn pattern() -> Run {
     Run::far(test_program("pattern"))
-        .arguments(["--bytes", "48MiB", "--operations", "1000", "--seed", "23"])
-        .arguments(["--phase", EVERYTHING])
-        .cache_mib(CACHE_MIB)
+        .arguments(["--bytes", sized("48MiB", "24MiB"), "--seed", "23"])
+        .arguments(["--operations", sized("1000", "300"), "--phase", EVERYTHING])
+        .cache_mib(sized(16, 12))
         .memory_mib(512)
 }
 

@@ -1,6 +1,6 @@
 //! The pattern program over eight times the cache.
 
-use crate::harness::{Finished, Run, test_program};
+use crate::harness::{Finished, Run, sized, test_program};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -8,9 +8,9 @@ fn arguments(seed: u64, phases: &str) -> [String; 8] {
     let seed = seed.to_string();
     [
         "--bytes",
-        "512MiB",
+        sized("512MiB", "128MiB"),
         "--operations",
-        "60000",
+        sized("60000", "10000"),
         "--seed",
         &seed,
         "--phase",
@@ -22,8 +22,8 @@ fn arguments(seed: u64, phases: &str) -> [String; 8] {
 fn far(seed: u64, phases: &str) -> Finished {
     let run = Run::far(test_program("pattern"))
         .arguments(arguments(seed, phases))
-        .cache_mib(64)
-        .memory_mib(2048)
+        .cache_mib(sized(64, 16))
+        .memory_mib(sized(2048, 512))
         .finish()
         .expect_code(0)
         .expect_far_pages();
@@ -109,8 +109,8 @@ fn without_move(seed: u64, phases: &str) {
     let run = Run::far(test_program("pattern"))
         .arguments(arguments(seed, phases))
         .environment("LEGATO_MASK_FEATURES", "move")
-        .cache_mib(64)
-        .memory_mib(2048)
+        .cache_mib(sized(64, 16))
+        .memory_mib(sized(2048, 512))
         .finish()
         .expect_code(0)
         .expect_far_pages();
@@ -122,7 +122,7 @@ fn without_move(seed: u64, phases: &str) {
     );
 }
 
-/// The phase reads 64 MiB in a mapping that may only be read, and 512 MiB more, under 64 MiB.
+/// The phase reads as much as the cache in a mapping that may only be read, and eight times as much.
 #[test]
 fn read_only_memory_can_leave() {
     far(10, "protect");

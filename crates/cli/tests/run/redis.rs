@@ -1,25 +1,25 @@
 //! A Redis server whose data set is three times its cache, loaded and read back by a client.
 
-use crate::harness::{PATIENCE, Run, Running, poll_until, system_program, test_directory};
+use crate::harness::{
+    MIB, PATIENCE, Run, Running, poll_until, sized, system_program, test_directory,
+};
 use legato_base::Random;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-const CACHE_MIB: u64 = 64;
-const VALUE_BYTES: usize = 1024;
 /// Commands that are under way at once.
 const PIPELINE: u64 = 256;
 
 #[test]
 fn redis_gives_back_what_was_stored() {
     let server = Run::far(system_program("redis-server")).memory_mib(1024);
-    stores_and_gives_back(server, CACHE_MIB);
+    stores_and_gives_back(server, sized(64, 16));
 }
 
 /// The server as it is to be run, without its arguments; its values are three times the cache.
 pub(crate) fn stores_and_gives_back(server: Run, cache_mib: u64) {
-    let keys = 3 * cache_mib * 1024;
+    let keys = 3 * cache_mib * MIB / value_bytes();
     let shuffled = |seed| shuffled(keys, seed);
     let directory = test_directory();
     let socket = directory.join("socket");
@@ -67,9 +67,14 @@ fn shuffled(keys: u64, seed: u64) -> Vec<u64> {
     keys
 }
 
+/// A key costs as many faults as its value has pages, and one or two more.
+fn value_bytes() -> u64 {
+    sized(1024, 4096)
+}
+
 fn value(key: u64, version: u64) -> Vec<u8> {
     let mut random = Random::from_seed(key * 31 + version);
-    (0..VALUE_BYTES / 16)
+    (0..value_bytes() / 16)
         .flat_map(|_| format!("{:016x}", random.next_u64()).into_bytes())
         .collect()
 }
@@ -122,15 +127,14 @@ impl Client {
             for key in keys {
                 assert_eq!(
                     self.line(),
-                    format!("${VALUE_BYTES}"),
+                    format!("${}", value_bytes()),
                     "the length of key:{key}"
                 );
-                let mut found = [0; VALUE_BYTES + 2];
+                let mut expected = value(*key, version(*key));
+                expected.extend(b"\r\n");
+                let mut found = vec![0; expected.len()];
                 self.stream.read_exact(&mut found).unwrap();
-                assert!(
-                    found[..VALUE_BYTES] == value(*key, version(*key)),
-                    "the value of key:{key}"
-                );
+                assert!(found == expected, "the value of key:{key}");
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Who may use a node on another host.
 
 use crate::harness::{
-    Hosts, Node, PATIENCE, Run, SECRET_VARIABLE, legato, poll_until, status_of, test_directory,
-    test_program,
+    Hosts, Node, PATIENCE, Run, SECRET_VARIABLE, legato, poll_until, sized, status_of,
+    test_directory, test_program,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -49,8 +49,9 @@ fn who_has_the_secret_of_a_node_uses_it() {
         let server = with_secret(hosts.server.command(legato()), &secret);
         let node = Node::start_by(server, "512MiB", &address);
         let run = Run::far(test_program("fill"))
-            .arguments(["--bytes", "96MiB", "--threads", "2", "--rounds", "2"])
-            .cache_mib(32)
+            .arguments(["--bytes", sized("96MiB", "32MiB")])
+            .arguments(["--threads", "2", "--rounds", "2"])
+            .cache_mib(sized(32, 12))
             .option("--nodes", &address)
             .option("--secret-file", secret.to_str().unwrap())
             .on(&hosts.client);

@@ -1,7 +1,7 @@
 //! Far memory on another host: two network namespaces, a memory node in one and the program in the other.
 
 use crate::harness::{
-    Hosts, PATIENCE, Run, legato, poll_until, python, system_program, test_program,
+    Hosts, PATIENCE, Run, legato, poll_until, python, sized, system_program, test_program,
 };
 use crate::redis::stores_and_gives_back;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn redis_gives_back_what_was_stored_over_udp() {
     let address = format!("roce://{}:4800", hosts.server.address);
     let node = hosts.server.node("1GiB", &address);
     let server = Run::far(system_program("redis-server")).option("--nodes", &address);
-    stores_and_gives_back(server.on(&hosts.client), 24);
+    stores_and_gives_back(server.on(&hosts.client), sized(24, 8));
     hosts.expect_nothing_left(&address);
     assert!(node.terminate().success());
 }
@@ -48,8 +48,9 @@ fn redis_gives_back_what_was_stored_over_udp() {
 /// A program with two threads has what it wrote, after most of it was at a node.
 fn keeps_its_pattern(hosts: &Hosts, address: &str) {
     let run = Run::far(test_program("fill"))
-        .arguments(["--bytes", "192MiB", "--threads", "2", "--rounds", "2"])
-        .cache_mib(64)
+        .arguments(["--bytes", sized("192MiB", "48MiB")])
+        .arguments(["--threads", "2", "--rounds", "2"])
+        .cache_mib(sized(64, 16))
         .option("--nodes", address)
         .on(&hosts.client);
     run.finish().expect_code(0).expect_far_pages();
@@ -148,13 +149,14 @@ fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
     let address = format!("roce://{}", hosts.server.address);
     let node = hosts.server.node("512MiB", &address);
     let running = Run::far(test_program("fill"))
-        .arguments(["--bytes", "192MiB", "--threads", "2", "--rounds", "4"])
-        .cache_mib(64)
+        .arguments(["--bytes", sized("192MiB", "96MiB")])
+        .arguments(["--threads", "2", "--rounds", "4"])
+        .cache_mib(sized(64, 32))
         .option("--nodes", &address)
         .on(&hosts.client)
         .start();
     poll_until("pages are far", PATIENCE, || {
-        hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(64 << 20)
+        hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(sized(64, 32) << 20)
     });
     hosts.cut_cable();
     // What happens meanwhile is that nothing arrives: there is nothing else to wait for.

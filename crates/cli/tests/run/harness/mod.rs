@@ -35,6 +35,11 @@ pub(crate) fn is_soak() -> bool {
     std::env::var("LEGATO_TEST_SOAK").is_ok_and(|value| value == "1")
 }
 
+/// The size in a soak, and the one that shows the same within seconds.
+pub(crate) fn sized<T>(soak: T, gate: T) -> T {
+    if is_soak() { soak } else { gate }
+}
+
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// Asks again and again until the answer is yes; panics with `what` after `limit`.

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub(crate) fn legato() -> &'static Path {
@@ -10,61 +9,24 @@ pub(crate) fn legato() -> &'static Path {
 }
 
 /// One of the workspace's own test programs.
-///
-/// `cargo test -p legato-cli` does not build another package's binaries, so they are built here,
-/// once, with the profile and into the directory of the binary under test.
 pub(crate) fn test_program(name: &str) -> PathBuf {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    let directory = DIRECTORY.get_or_init(|| {
-        let directory = legato().parent().unwrap();
-        let profile = match directory.file_name().and_then(|name| name.to_str()) {
-            Some("debug") => "dev",
-            Some(name) => name,
-            None => "dev",
-        };
-        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-        let status = Command::new(cargo)
-            .args([
-                "build",
-                "--quiet",
-                "--offline",
-                "--package",
-                "legato-test-programs",
-            ])
-            .args(["--profile", profile, "--target-dir"])
-            .arg(directory.parent().unwrap())
-            .current_dir(workspace())
-            .status()
-            .expect("cargo starts");
-        assert!(status.success(), "the test programs do not build");
-        directory.to_owned()
-    });
-    directory.join(name)
+    built("LEGATO_TEST_PROGRAMS", name)
 }
 
 /// The same without a dynamic loader and at a fixed address.
 pub(crate) fn static_test_program(name: &str) -> PathBuf {
-    const TARGET: &str = "x86_64-unknown-linux-gnu";
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    let directory = DIRECTORY.get_or_init(|| {
-        let directory = legato().parent().unwrap().parent().unwrap().join("static");
-        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-        let flags = "-Ctarget-feature=+crt-static -Crelocation-model=static";
-        let status = Command::new(cargo)
-            .args(["build", "--quiet", "--offline", "--release"])
-            .args(["--package", "legato-test-programs"])
-            // Named, so that the flags are not for what runs during the build.
-            .args(["--target", TARGET, "--target-dir"])
-            .arg(&directory)
-            .env("RUSTFLAGS", flags)
-            .env_remove("CARGO_ENCODED_RUSTFLAGS")
-            .current_dir(workspace())
-            .status()
-            .expect("cargo starts");
-        assert!(status.success(), "the test programs do not build");
-        directory.join(TARGET).join("release")
-    });
-    directory.join(name)
+    built("LEGATO_TEST_STATIC_PROGRAMS", name)
+}
+
+/// Another package's programs, which cargo does not build for this package's tests. They are not built
+/// here: that would wait for cargo's lock while other tests run, and change what those use.
+fn built(directory: &str, name: &str) -> PathBuf {
+    let program = std::env::var_os(directory).map(|directory| Path::new(&directory).join(name));
+    program
+        .filter(|program| program.is_file())
+        .unwrap_or_else(|| {
+            panic!("no test program {name} (${directory}): start the tests with scripts/test")
+        })
 }
 
 /// A static program from C source, by `cc` or `musl-gcc`.

@@ -1,33 +1,33 @@
 //! Python's own tests of what touches memory, processes and threads.
 
-use crate::harness::{Finished, Run, system_python};
+use crate::harness::{Finished, Run, sized, system_python};
 
 #[test]
 fn python_tests_of_mmap() {
-    passes_its_tests(8, "test_mmap", &[]);
+    passes_its_tests(sized(8, 10), "test_mmap", &[]);
 }
 
 #[test]
 fn python_tests_of_barriers_between_threads() {
-    passes_its_tests(10, "test_threading", &["BarrierTests"]);
+    passes_its_tests(sized(10, 14), "test_threading", &["BarrierTests"]);
 }
 
 #[test]
 fn python_tests_of_forked_pools() {
-    passes_its_tests(
-        16,
-        "test_multiprocessing_fork",
-        &["test_imap", "test_map", "test_starmap"],
+    let selected = sized(
+        &["test_imap", "test_map", "test_starmap"][..],
+        &["test_map"],
     );
+    passes_its_tests(16, "test_multiprocessing_fork", selected);
 }
 
 #[test]
 fn python_tests_of_subprocesses() {
-    passes_its_tests(
-        12,
-        "test_subprocess",
-        &["test_communicate*", "test_preexec*"],
+    let selected = sized(
+        &["test_communicate*", "test_preexec*"][..],
+        &["test_communicate*"],
     );
+    passes_its_tests(12, "test_subprocess", selected);
 }
 
 /// Runs what the names select of a module of the `test` package, as many tests as without Legato.
