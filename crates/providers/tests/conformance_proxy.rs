@@ -15,7 +15,7 @@ use legato_verbs::conformance::{Advance, Facts, Rule, World};
 use legato_verbs::{Address, Provider, ResourceCounts};
 use peer::Peer;
 use proxy_far::{Far, now, proxied, wait};
-use rules_beside::rules_beside;
+use rules_beside::{cycles, rules_beside};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
@@ -176,7 +176,7 @@ impl World for ProxyWorld {
 
     fn facts(&self) -> Facts {
         Facts {
-            cycles: 10,
+            cycles: cycles(),
             ..Facts::IDEAL
         }
     }

@@ -12,7 +12,7 @@ use legato_base::Duration;
 use legato_verbs::Address;
 use legato_verbs::conformance::{Rule, rules};
 use roce_world::{Network, RoceWorld};
-use rules_beside::rules_beside;
+use rules_beside::{cycles, rules_beside};
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// `net` tells the tests apart that may run at the same time.
@@ -31,7 +31,7 @@ fn keeps_every_rule(listen: fn(SocketAddr) -> Address, net: u8) {
             bound: Duration::from_secs(6),
             // Unless it was lost and is sent again.
             quiet: Duration::from_millis(150),
-            cycles: 10,
+            cycles: cycles(),
             loses: false,
         };
         move |rule: &Rule| (rule.check)(&mut RoceWorld::new(network.clone()))

@@ -152,6 +152,23 @@ impl Report {
     }
 }
 
+/// Of rules by name, and what came of each.
+impl FromIterator<(&'static str, Result<(), Violation>)> for Report {
+    fn from_iter<I>(results: I) -> Self
+    where
+        I: IntoIterator<Item = (&'static str, Result<(), Violation>)>,
+    {
+        let mut report = Self::default();
+        for (rule, result) in results {
+            match result {
+                Ok(()) => report.passed.push(rule),
+                Err(violation) => report.failed.push((rule, violation)),
+            }
+        }
+        report
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -189,13 +206,6 @@ pub fn rules() -> Vec<Rule> {
 
 /// Checks every rule, each in a world of its own.
 pub fn run(make_world: &mut dyn FnMut() -> Box<dyn World>) -> Report {
-    let mut report = Report::default();
-    for rule in rules() {
-        let mut world = make_world();
-        match (rule.check)(&mut *world) {
-            Ok(()) => report.passed.push(rule.name),
-            Err(violation) => report.failed.push((rule.name, violation)),
-        }
-    }
-    report
+    let check = |rule: Rule| (rule.name, (rule.check)(&mut *make_world()));
+    rules().into_iter().map(check).collect()
 }

@@ -11,3 +11,12 @@ mod page;
 pub use arena::{Arena, CallError, check_call};
 pub use options::Options;
 pub use page::{Found, WORDS, Wrong, check_page, fill_page};
+
+/// From here on a panic in any thread ends the program with SIGABRT: the others may wait for that thread.
+pub fn end_at_a_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}

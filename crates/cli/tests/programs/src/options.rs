@@ -11,14 +11,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Ends the program with status 2 if an argument is in neither list. From here on a panic in any
-    /// thread ends it too: the others may wait for that thread.
+    /// Ends the program with status 2 if an argument is in neither list.
     pub fn parse(value_names: &[&str], flag_names: &[&str]) -> Self {
-        let tell = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            tell(panic);
-            std::process::abort();
-        }));
         let mut options = Self {
             values: BTreeMap::new(),
             flags: Vec::new(),

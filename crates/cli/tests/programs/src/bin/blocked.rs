@@ -3,6 +3,7 @@
 //! `blocked KIND`: the first thread waits in the call of that name, others in all the others. When
 //! a line comes on standard input everything is woken; the answer is one line.
 
+use legato_test_programs::end_at_a_panic;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ static GATE: AtomicU32 = AtomicU32::new(0);
 static STOP: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
+    end_at_a_panic();
     let kind = std::env::args().nth(1).unwrap_or_default();
     let own = KINDS.iter().position(|&name| name == kind).expect("a kind");
     // For read, epoll and poll; ends for all three when it is closed.

@@ -4,11 +4,12 @@
 //! read before it is written, and must be zeros.
 
 use legato_base::Bytes;
-use legato_test_programs::{Arena, Options};
+use legato_test_programs::{Arena, Options, end_at_a_panic};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn main() -> ExitCode {
+    end_at_a_panic();
     let options = Options::parse(&["--bytes", "--threads", "--rounds"], &["--check-zero"]);
     let pages = options.pages("--bytes", Bytes::mib(256));
     let threads = options.number("--threads", 1);

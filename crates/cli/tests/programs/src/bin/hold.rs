@@ -6,7 +6,7 @@
 //! ends as programs do.
 
 use legato_base::{Bytes, PAGE_SIZE};
-use legato_test_programs::{Arena, Options, check_call};
+use legato_test_programs::{Arena, Options, check_call, end_at_a_panic};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
 fn main() -> ExitCode {
+    end_at_a_panic();
     let options = Options::parse(&["--bytes"], &["--catch-sigbus", "--lock"]);
     let pages = options.pages("--bytes", Bytes::mib(128));
     match run(pages, &options) {

@@ -6,11 +6,12 @@
 //! verified once more, unless --no-final says that the touches were enough.
 
 use legato_base::{Bytes, Random};
-use legato_test_programs::{Arena, Options};
+use legato_test_programs::{Arena, Options, end_at_a_panic};
 use std::process::ExitCode;
 use std::time::Instant;
 
 fn main() -> ExitCode {
+    end_at_a_panic();
     let names = ["--bytes", "--order", "--rounds", "--write", "--seed"];
     let options = Options::parse(&names, &["--no-final"]);
     let pages = options.pages("--bytes", Bytes::mib(256));

@@ -27,7 +27,7 @@ mod worker;
 
 use content::{file_stamp, render_stamp};
 use legato_base::{Bytes, PAGE_SIZE};
-use legato_test_programs::Options;
+use legato_test_programs::{Options, end_at_a_panic};
 use operation::Operation;
 use process::{FILE_PAGES, Process};
 use std::os::fd::IntoRawFd;
@@ -44,6 +44,7 @@ const VALUES: [&str; 7] = [
 ];
 
 fn main() {
+    end_at_a_panic();
     let options = Options::parse(&VALUES, &["--flip-bit"]);
     match run(&options) {
         Ok(report) => print!("{report}"),

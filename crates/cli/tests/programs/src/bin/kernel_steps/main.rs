@@ -10,6 +10,7 @@ mod program;
 mod userfault;
 
 use legato_base::PAGE_SIZE;
+use legato_test_programs::end_at_a_panic;
 use program::{Call, Channel, Command, Reply, pipe, receive, send, serve};
 use std::fmt::Write as _;
 use std::io::BufRead;
@@ -50,6 +51,7 @@ fn name_of_error(errno: i32) -> &'static str {
 }
 
 fn main() -> ExitCode {
+    end_at_a_panic();
     let mut steps = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };

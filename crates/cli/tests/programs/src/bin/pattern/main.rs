@@ -13,7 +13,7 @@ mod touch;
 mod world;
 
 use legato_base::Bytes;
-use legato_test_programs::Options;
+use legato_test_programs::{Options, end_at_a_panic};
 use std::process::ExitCode;
 use world::{Failure, World};
 
@@ -37,6 +37,7 @@ const PHASES: [(&str, Phase); 10] = [
 ];
 
 fn main() -> ExitCode {
+    end_at_a_panic();
     let names = ["--bytes", "--threads", "--operations", "--seed", "--phase"];
     let options = Options::parse(&names, &[]);
     let mut chosen: Vec<&str> = match options.text("--phase") {

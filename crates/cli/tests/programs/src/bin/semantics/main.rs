@@ -32,7 +32,7 @@ mod words;
 
 use ground::{Case, Ground};
 use legato_base::Bytes;
-use legato_test_programs::Options;
+use legato_test_programs::{Options, end_at_a_panic};
 use std::process::ExitCode;
 
 /// All cases by name. Those at the end are parts of other cases, or run long.
@@ -60,6 +60,7 @@ fn cases() -> Vec<(&'static str, Case)> {
 }
 
 fn main() -> ExitCode {
+    end_at_a_panic();
     let names = ["--case", "--bytes", "--seconds", "--rounds"];
     let options = Options::parse(&names, &["--expect-evicted", "--alone"]);
     let all = cases();
