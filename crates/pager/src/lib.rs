@@ -23,7 +23,9 @@ mod table;
 pub mod uffd;
 
 pub use budget::Budget;
-pub use engine::{Fault, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, SpaceEvent};
+pub use engine::{
+    Fault, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, SpaceEvent, Stuck,
+};
 pub use far::{FrameBuffer, NodeIndex};
 pub use frames::FrameIndex;
 pub use kernel::{

@@ -2,7 +2,7 @@
 //! memory to take charge of.
 
 use super::evict::is_candidate;
-use super::{Pager, PagerEvent, PagerFabric};
+use super::{Pager, PagerEvent, PagerFabric, Stuck};
 use crate::entry::{Location, WriteBack};
 use crate::replacement::Queued;
 use crate::{Charge, FrameIndex, Kernel, SpaceId, SpacePage};
@@ -343,6 +343,16 @@ impl<K: Kernel> Pager<K> {
         self.resident = self.count_resident(now);
     }
 
+    fn stuck(&self) -> Stuck {
+        Stuck {
+            local: Bytes::pages(self.resident),
+            limit: Bytes::pages(self.budget.limit),
+            frames: Bytes::pages(u64::from(self.frames.with_memory())),
+            charged: Bytes::pages(self.tracked),
+            stayed: Bytes::pages(self.unmovable.len() as u64),
+        }
+    }
+
     /// Says so, once, when the program cannot go on for want of memory anywhere.
     pub(super) fn report_starvation(&mut self, now: Time) {
         let blocked = self.writes_in_flight == 0 && !self.write_queue.is_empty();
@@ -370,7 +380,7 @@ impl<K: Kernel> Pager<K> {
                 held: self.store.held(),
             }
         } else {
-            PagerEvent::NothingToEvict
+            PagerEvent::NothingToEvict(self.stuck())
         });
     }
 }

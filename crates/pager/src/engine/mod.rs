@@ -98,7 +98,7 @@ pub enum PagerEvent {
     /// Pages must leave and no node has room: the program cannot go on.
     FarMemoryFull { held: Bytes },
     /// Nothing that is local can leave, and the limit is reached: the program cannot go on.
-    NothingToEvict,
+    NothingToEvict(Stuck),
     /// The kernel reports a resident page as missing again and again, and has announced nothing:
     /// serving it could only be done with wrong data.
     PageVanished { page: SpacePage },
@@ -109,6 +109,19 @@ pub enum PagerEvent {
     MovedOver { page: SpacePage },
     /// The frame that the page's only copy was in has lost its memory.
     FrameEmpty { page: SpacePage, frame: FrameIndex },
+}
+
+/// What is local when nothing can leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    pub local: Bytes,
+    pub limit: Bytes,
+    /// Memory that the pager has moved out before, or keeps for pages that come in.
+    pub frames: Bytes,
+    /// The pager is in charge of it.
+    pub charged: Bytes,
+    /// Of that, it stayed when it was to leave: pinned, locked, or in mappings that cannot be left.
+    pub stayed: Bytes,
 }
 
 /// A place in a queue of victims. The page may go back to the program and another one, or the

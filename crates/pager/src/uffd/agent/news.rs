@@ -1,7 +1,7 @@
 //! What the agent tells the supervisor: children, and what people must know.
 
 use super::{Agent, ProviderGlue};
-use crate::{PagerEvent, SpaceId, SpacePage};
+use crate::{PagerEvent, SpaceId, SpacePage, Stuck};
 use alloc::format;
 use alloc::string::{String, ToString};
 use legato_base::wire::control::AgentMessageBody;
@@ -87,11 +87,7 @@ impl<G: ProviderGlue> Agent<G> {
                         .send(AgentMessageBody::FarMemoryFull { text }, &[]);
                     self.program.kill();
                 }
-                PagerEvent::NothingToEvict => self.fatal(
-                    "nothing that is in local memory can leave it (locked, pinned or too small \
-                     mappings), and --cache is used up; raise --cache"
-                        .to_string(),
-                ),
+                PagerEvent::NothingToEvict(stuck) => self.fatal(stuck_text(&stuck)),
                 PagerEvent::PageVanished { page } => self.fatal(format!(
                     "the page at {:#x} was dropped without an announcement, as MADV_GUARD_INSTALL \
                      does; going on could show wrong memory",
@@ -128,4 +124,19 @@ impl<G: ProviderGlue> Agent<G> {
         let _ = self.supervisor.send(AgentMessageBody::Fatal { text }, &[]);
         self.program.kill();
     }
+}
+
+fn stuck_text(stuck: &Stuck) -> String {
+    let Stuck {
+        local,
+        limit,
+        frames,
+        charged,
+        stayed,
+    } = stuck;
+    format!(
+        "nothing that is in local memory can leave it (locked, pinned or too small mappings), and \
+         its part of --cache is used up; raise --cache (local {local} of {limit}: frames {frames}, \
+         in charge of {charged}, of which {stayed} stayed)"
+    )
 }

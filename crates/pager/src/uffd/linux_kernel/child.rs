@@ -1,5 +1,6 @@
 //! Forked children: their userfaultfds, their hands, and pages that leave and enter them.
 
+use super::refused::Refused;
 use super::thread_blocks::ThreadBlocks;
 use super::{LinuxKernel, evict_error};
 use crate::uffd::Userfaultfd;
@@ -27,7 +28,7 @@ pub(in crate::uffd) struct Child {
     /// What the pager is in charge of. Ranges that the child has inherited are registered from the
     /// start, and become part of this when their resident pages are known.
     pub(super) charged: RangeSet,
-    pub(super) refused: RangeSet,
+    pub(super) refused: Refused,
     pub(super) thread_blocks: ThreadBlocks,
     /// What the child wipes when it forks, as far as that is known while it has no hand.
     pub(super) wiped: RangeSet,
@@ -40,7 +41,7 @@ impl Child {
             hand: None,
             armed,
             charged: RangeSet::default(),
-            refused: RangeSet::default(),
+            refused: Refused::default(),
             thread_blocks: ThreadBlocks::default(),
             wiped,
         }

@@ -8,6 +8,7 @@ mod frames;
 mod gather;
 mod order;
 mod own;
+mod refused;
 mod register;
 mod resident;
 mod survey;
@@ -33,6 +34,7 @@ use gather::Gathering;
 use legato_base::{PAGE_SIZE, PageNumber};
 use legato_verbs::MemoryRegion;
 use order::Order;
+use refused::Refused;
 use resident::Shared;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -53,8 +55,7 @@ pub(super) struct LinuxKernel {
     pub(super) frames: LinuxFrames,
     pub(super) residency: Residency,
     registered: RangeSet,
-    /// Ranges that refused registration: somebody else's userfaultfd, most likely.
-    refused: RangeSet,
+    refused: Refused,
     thread_blocks: ThreadBlocks,
     children: BTreeMap<SpaceId, Child>,
     order: BTreeMap<SpaceId, Order>,
@@ -98,9 +99,9 @@ enum Foreign {
 }
 
 impl Foreign {
-    /// Takes note of why a range could not be registered.
-    fn note(&mut self, error: Errno) {
-        if error == Errno::BUSY && *self == Self::Unseen {
+    /// A range is registered with somebody else's userfaultfd.
+    fn note(&mut self) {
+        if *self == Self::Unseen {
             *self = Self::Seen;
         }
     }
@@ -144,7 +145,7 @@ impl LinuxKernel {
             frames: LinuxFrames::new(layout, pages, headers),
             residency,
             registered: RangeSet::default(),
-            refused: RangeSet::default(),
+            refused: Refused::default(),
             thread_blocks: ThreadBlocks::default(),
             children: BTreeMap::new(),
             order: BTreeMap::new(),

@@ -1,8 +1,10 @@
 //! Which memory the pager is in charge of.
 
+use super::refused::Refused;
 use super::survey::Survey;
 use super::{Foreign, LinuxKernel};
 use crate::uffd::Userfaultfd;
+use crate::uffd::agent::now;
 use crate::uffd::eligible::{eligible_mappings, regions};
 use crate::uffd::range_set::RangeSet;
 use crate::uffd::residency::Residency;
@@ -18,7 +20,7 @@ struct Space<'a> {
     context: &'a Userfaultfd,
     residency: &'a Residency,
     charged: &'a RangeSet,
-    refused: &'a mut RangeSet,
+    refused: &'a mut Refused,
     foreign: &'a mut Foreign,
     protectable: bool,
 }
@@ -137,11 +139,15 @@ impl LinuxKernel {
 impl Space<'_> {
     /// Registers more until so many resident pages are found.
     fn look_around(mut self, own: &[PageRange], pages: u64, into: &mut Vec<Charge>) {
-        let Some(maps) = self.residency.maps() else {
-            return;
-        };
+        self.refused.forget_old(now());
+        if let Some(maps) = self.residency.maps() {
+            self.register_more(&maps, own, pages, into);
+        }
+    }
+
+    fn register_more(&mut self, maps: &str, own: &[PageRange], pages: u64, into: &mut Vec<Charge>) {
         let mut found = 0;
-        for region in regions(&maps, own) {
+        for region in regions(maps, own) {
             if found >= pages {
                 break;
             }
@@ -149,20 +155,21 @@ impl Space<'_> {
                 .eligible
                 .iter()
                 .flat_map(|&range| self.charged.missing_from(range))
-                .filter(|part| !self.refused.contains(part.start))
+                .flat_map(|part| self.refused.missing_from(part))
                 .collect();
             if missing.is_empty() {
                 continue;
             }
             if self.register(region.range).is_err() {
                 // One mapping spoils it for all.
-                found += self.register_each(&maps, own, &missing, into);
+                found += self.register_each(maps, own, &missing, into);
                 continue;
             }
             if self.id == SpaceId::OWN {
                 leave_out_of_dumps(region.range);
             }
-            // What has come there since is not registered; what has gone since announces it.
+            // What has come there since is not registered, nor what has gone before: see `confirmed`.
+            // What has gone since announces it.
             for part in missing {
                 found += self.found(part, into);
             }
@@ -177,9 +184,32 @@ impl Space<'_> {
         missing: &[PageRange],
         into: &mut Vec<Charge>,
     ) -> u64 {
-        let mut found = 0;
+        let (mut found, gone) = self.register_parts(maps, own, missing, into);
+        // What has become of it shows when one looks again. What refuses then refuses indeed.
+        if !gone.is_empty()
+            && let Some(maps) = self.residency.maps()
+        {
+            let (more, refusing) = self.register_parts(&maps, own, &gone, into);
+            found += more;
+            refusing
+                .into_iter()
+                .for_each(|part| self.refused.insert(part));
+        }
+        found
+    }
+
+    /// Registers parts mapping by mapping. Returns how many resident pages that has brought, and what
+    /// may have been unmapped since the text was read.
+    fn register_parts(
+        &mut self,
+        maps: &str,
+        own: &[PageRange],
+        parts: &[PageRange],
+        into: &mut Vec<Charge>,
+    ) -> (u64, Vec<PageRange>) {
+        let (mut found, mut gone) = (0, Vec::new());
         for mapping in eligible_mappings(maps, own) {
-            for part in missing.iter().filter_map(|part| part.common(mapping)) {
+            for part in parts.iter().filter_map(|part| part.common(mapping)) {
                 match self.register(part) {
                     Ok(()) => {
                         if self.id == SpaceId::OWN {
@@ -187,14 +217,16 @@ impl Space<'_> {
                         }
                         found += self.found(part, into);
                     }
-                    Err(error) => {
-                        self.foreign.note(error);
+                    // Somebody else's userfaultfd.
+                    Err(Errno::BUSY) => {
+                        self.foreign.note();
                         self.refused.insert(part);
                     }
+                    Err(_) => gone.push(part),
                 }
             }
         }
-        found
+        (found, gone)
     }
 
     fn register(&self, range: PageRange) -> Result<(), Errno> {
@@ -226,3 +258,44 @@ fn leave_out_of_dumps(range: PageRange) {
     // SAFETY: changes no content. If it fails, zeros it is.
     let _ = unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxDontDump) };
 }
+
+/// What of `found` is registered indeed. A mapping may go, and another come, between the reading of
+/// the maps and the registration: nothing tells of that, and what was taken for registered would
+/// never be looked at again.
+///
+/// # Errors
+/// EAGAIN while the address space is changing.
+pub(super) fn registered_parts(
+    context: &Userfaultfd,
+    residency: &Residency,
+    found: &[Charge],
+) -> Result<Vec<Charge>, Errno> {
+    let is_registered =
+        |range: PageRange| context.is_registered(range.start.address(), range.count << PAGE_SHIFT);
+    let mut mappings: Option<Vec<PageRange>> = None;
+    let mut registered = Vec::new();
+    for charge in found {
+        if is_registered(charge.range)? {
+            registered.push(charge.clone());
+            continue;
+        }
+        // Perhaps it is in several mappings.
+        let mappings = mappings.get_or_insert_with(|| {
+            let maps = residency.maps().unwrap_or_default();
+            eligible_mappings(&maps, &[]).collect()
+        });
+        let first = mappings.partition_point(|mapping| mapping.end() <= charge.range.start);
+        for part in mappings[first..]
+            .iter()
+            .map_while(|&mapping| charge.range.common(mapping))
+        {
+            if is_registered(part)? {
+                registered.push(charge.within(part));
+            }
+        }
+    }
+    Ok(registered)
+}
+
+#[cfg(test)]
+mod tests;

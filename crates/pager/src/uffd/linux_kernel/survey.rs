@@ -8,11 +8,11 @@
 //! its event was read, and nothing says when.
 
 use super::LinuxKernel;
+use super::register::registered_parts;
 use crate::uffd::message::Message;
 use crate::uffd::range_set::RangeSet;
 use crate::{Charge, SpaceId};
 use alloc::vec::Vec;
-use legato_base::PageNumber;
 
 /// What was found in one space.
 #[derive(Debug)]
@@ -56,19 +56,11 @@ impl Survey {
         let (changed, dropped) = (self.changed, self.dropped);
         let parts = |charge: Charge| {
             let parts = changed.missing_from(charge.range).into_iter();
-            let Charge {
-                space, resident, ..
-            } = charge;
             parts
                 .map(|range| {
-                    let stays =
-                        |page: &PageNumber| range.contains(*page) && !dropped.contains(*page);
-                    let resident = resident.iter().copied().filter(stays).collect();
-                    Charge {
-                        space,
-                        range,
-                        resident,
-                    }
+                    let mut part = charge.within(range);
+                    part.resident.retain(|&page| !dropped.contains(page));
+                    part
                 })
                 .collect::<Vec<_>>()
         };
@@ -100,7 +92,16 @@ impl LinuxKernel {
             return Vec::new();
         }
         let survey = self.surveys.remove(&space);
-        survey.map_or_else(Vec::new, Survey::unchanged)
+        let found = survey.map_or_else(Vec::new, Survey::unchanged);
+        let parts = match (self.space(space), self.residency_of(space)) {
+            (Some(context), Some(residency)) => registered_parts(context, residency, &found),
+            // The child has ended.
+            _ => return Vec::new(),
+        };
+        parts.unwrap_or_else(|_again| {
+            self.surveys.insert(space, Survey::new(found));
+            Vec::new()
+        })
     }
 }
 
@@ -109,6 +110,7 @@ mod tests {
     use super::*;
     use crate::PageRange;
     use alloc::vec;
+    use legato_base::PageNumber;
 
     fn range(start: u64, count: u64) -> PageRange {
         PageRange::new(PageNumber(start), count)

@@ -1,0 +1,137 @@
+//! Mappings that come and go between the reading of the maps and the registration.
+
+use super::*;
+use crate::uffd::Mask;
+use legato_base::PageNumber;
+use rustix::mm::{MapFlags, ProtFlags};
+
+const PAGES: u64 = 64;
+
+/// What the agent has of the program, here this test.
+struct World {
+    context: Userfaultfd,
+    residency: Residency,
+    charged: RangeSet,
+    refused: Refused,
+    foreign: Foreign,
+}
+
+impl World {
+    fn new() -> Self {
+        let features = Userfaultfd::probe(Mask::default()).unwrap();
+        Self {
+            context: Userfaultfd::open_plain(features).unwrap(),
+            residency: Residency::open(None, true).unwrap(),
+            charged: RangeSet::new(),
+            refused: Refused::default(),
+            foreign: Foreign::default(),
+        }
+    }
+
+    /// Takes charge as if `maps` had just been read, of nothing but what is in `range`.
+    fn register(&mut self, maps: &str, range: PageRange) -> Vec<Charge> {
+        let mut found = Vec::new();
+        let mut space = Space {
+            id: SpaceId::OWN,
+            context: &self.context,
+            residency: &self.residency,
+            charged: &self.charged,
+            refused: &mut self.refused,
+            foreign: &mut self.foreign,
+            protectable: false,
+        };
+        let others: Vec<PageRange> = maps
+            .lines()
+            .map(range_of)
+            .filter(|other| !other.overlaps(range))
+            .collect();
+        space.register_more(maps, &others, u64::MAX, &mut found);
+        registered_parts(&self.context, &self.residency, &found).unwrap()
+    }
+
+    fn maps(&self) -> alloc::string::String {
+        self.residency.maps().unwrap()
+    }
+}
+
+/// Of a line of the maps.
+fn range_of(line: &str) -> PageRange {
+    let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+    let page = |text| PageNumber::containing(u64::from_str_radix(text, 16).unwrap());
+    PageRange::new(page(start), page(end).0 - page(start).0)
+}
+
+/// A mapping with its first page written.
+fn map(at: Option<PageRange>) -> PageRange {
+    let start = at.map_or(0, |range| range.start.address()) as *mut core::ffi::c_void;
+    let fixed = at.map_or(MapFlags::empty(), |_| MapFlags::FIXED_NOREPLACE);
+    let length = (PAGES << PAGE_SHIFT) as usize;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
+    // SAFETY: a fresh mapping of this test's own.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(start, length, ProtFlags::READ | ProtFlags::WRITE, flags)
+    };
+    let start = start.unwrap();
+    // SAFETY: as above.
+    unsafe { start.cast::<u64>().write_volatile(1) };
+    PageRange::new(PageNumber::containing(start as u64), PAGES)
+}
+
+fn unmap(range: PageRange) {
+    let start = range.start.address() as *mut core::ffi::c_void;
+    // SAFETY: of this test's own, and nothing uses it any more.
+    unsafe { rustix::mm::munmap(start, (range.count << PAGE_SHIFT) as usize) }.unwrap();
+}
+
+#[test]
+fn a_mapping_that_goes_while_one_looks_is_not_passed_over_for_ever() {
+    let mut world = World::new();
+    let range = map(None);
+    let before = world.maps();
+    unmap(range);
+    assert_eq!(world.register(&before, range), []);
+    // The next large `malloc` gets the same address.
+    assert_eq!(map(Some(range)), range);
+    let found = world.register(&world.maps(), range);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].range, range);
+    assert_eq!(found[0].resident, [range.start]);
+    drop(world);
+    unmap(range);
+}
+
+#[test]
+fn a_mapping_that_came_while_one_looked_is_taken_instead() {
+    let mut world = World::new();
+    let range = map(None);
+    let before = world.maps();
+    unmap(range);
+    let half = PageRange::new(range.start, PAGES / 2);
+    assert_eq!(map(Some(range)), range);
+    unmap(half);
+    let rest = PageRange::new(half.end(), PAGES / 2);
+    let found = world.register(&before, range);
+    let ranges: Vec<PageRange> = found.iter().map(|charge| charge.range).collect();
+    assert_eq!(ranges, [rest], "a hole is not registered");
+    drop(world);
+    unmap(rest);
+}
+
+/// As long as somebody else has it, and no longer than a second.
+#[test]
+fn what_has_another_userfaultfd_is_left_to_it() {
+    let mut world = World::new();
+    let other = World::new();
+    let range = map(None);
+    let (start, length) = (range.start.address(), PAGES << PAGE_SHIFT);
+    // SAFETY: nothing is missing that anybody reads.
+    unsafe { other.context.register(start, length, false) }.unwrap();
+    assert_eq!(world.register(&world.maps(), range), []);
+    assert_eq!(world.foreign, Foreign::Seen);
+    assert_eq!(world.refused.missing_from(range), []);
+    drop(other);
+    world.refused = Refused::default();
+    assert_eq!(world.register(&world.maps(), range).len(), 1);
+    drop(world);
+    unmap(range);
+}
