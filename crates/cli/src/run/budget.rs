@@ -133,6 +133,8 @@ struct Account {
 struct Shrinking {
     to: u64,
     since: Instant,
+    /// It was asked before, and has given up nothing.
+    in_vain: bool,
 }
 
 impl Account {
@@ -140,6 +142,29 @@ impl Account {
     fn is_stuck(&self, now: Instant) -> bool {
         self.shrinking
             .is_some_and(|shrinking| now >= shrinking.since + SHRINK_MAX)
+    }
+
+    /// What will not be free for others soon: also what nobody asks back, because it is too little
+    /// or the agent takes no orders yet.
+    fn kept(&self, now: Instant) -> u64 {
+        let kept = if self.is_stuck(now) {
+            self.granted
+        } else {
+            self.share()
+        };
+        kept.max(self.needs())
+    }
+
+    /// It cannot do with less, or so it seems.
+    fn needs(&self) -> u64 {
+        let in_vain = self.shrinking.is_some_and(|shrinking| shrinking.in_vain);
+        let held = if in_vain { self.granted } else { 0 };
+        held.max(self.demand.floor())
+    }
+
+    /// True if a share so much bigger is worth a message.
+    fn is_worth(&self, gift: u64, share: u64) -> bool {
+        is_notable(gift, share) || gift > 0 && share < self.demand.floor()
     }
 
     fn share(&self) -> u64 {
@@ -198,6 +223,9 @@ impl Ledger {
     pub(crate) fn handle_usage(&mut self, id: AccountId, usage: Usage) {
         if let Some(account) = self.account(id) {
             account.demand = usage.into();
+            let floor = account.demand.floor();
+            // It cannot get there.
+            account.shrinking = account.shrinking.filter(|shrinking| shrinking.to >= floor);
         }
         let residents = self.accounts.iter().map(|account| account.demand.resident);
         self.resident_peak = self.resident_peak.max(residents.sum());
@@ -216,6 +244,7 @@ impl Ledger {
         if reached < account.granted {
             account.granted = reached;
             shrinking.since = now;
+            shrinking.in_vain = false;
         }
         if account.granted == shrinking.to {
             account.shrinking = None;
@@ -255,17 +284,17 @@ impl Ledger {
     /// What the agents are to be told now.
     pub(crate) fn settle(&mut self, now: Instant) -> Vec<(AccountId, u64)> {
         for account in &mut self.accounts {
-            let again = account
-                .shrinking
-                .is_some_and(|shrinking| now >= shrinking.since + ASK_AGAIN);
-            if again {
-                account.shrinking = None;
+            if let Some(shrinking) = &mut account.shrinking
+                && now >= shrinking.since + ASK_AGAIN
+            {
+                shrinking.since = now;
+                shrinking.in_vain = true;
                 account.told = 0;
             }
         }
         let targets = self.targets(now);
         self.shrink(&targets, now);
-        self.grow(&targets);
+        self.grow(&targets, now);
         let mut orders = Vec::new();
         for account in self.accounts.iter_mut().filter(|account| account.ready) {
             let share = account.share();
@@ -279,13 +308,13 @@ impl Ledger {
 
     /// Once: the processes, and what they take at least, if that is more than there is.
     pub(crate) fn shortage(&mut self) -> Option<(usize, Bytes)> {
-        let floors = self.accounts.iter().map(|account| account.demand.floor());
-        let floors = floors.fold(0, u64::saturating_add);
-        if floors <= self.cache || self.shortage_told {
+        let needs = self.accounts.iter().map(Account::needs);
+        let needs = needs.fold(0, u64::saturating_add);
+        if needs <= self.cache || self.shortage_told {
             return None;
         }
         self.shortage_told = true;
-        Some((self.accounts.len(), Bytes(floors)))
+        Some((self.accounts.len(), Bytes(needs)))
     }
 
     fn account(&mut self, id: AccountId) -> Option<&mut Account> {
@@ -342,8 +371,12 @@ impl Ledger {
                 // It may keep what it has not given up yet.
                 account.shrinking = None;
             } else if target < share && is_notable(share - target, share) {
-                let since = account.shrinking.map_or(now, |shrinking| shrinking.since);
-                account.shrinking = Some(Shrinking { to: target, since });
+                let asked = Shrinking {
+                    to: target,
+                    since: now,
+                    in_vain: false,
+                };
+                account.shrinking.get_or_insert(asked).to = target;
             } else if let Some(shrinking) = &mut account.shrinking
                 && target > share
                 && is_notable(target - share, share)
@@ -354,11 +387,11 @@ impl Ledger {
     }
 
     /// Grants what is free, to those who have the least first.
-    fn grow(&mut self, targets: &[u64]) {
+    fn grow(&mut self, targets: &[u64], now: Instant) {
         let capacity = self.capacity();
         let mut free = capacity.saturating_sub(self.assigned());
-        let floors = self.accounts.iter().map(|account| account.demand.floor());
-        let short = floors.fold(0, u64::saturating_add) > capacity;
+        let kept = self.accounts.iter().map(|account| account.kept(now));
+        let short = kept.fold(0, u64::saturating_add) > capacity;
         let mut order: Vec<usize> = (0..self.accounts.len()).collect();
         order.sort_by_key(|&index| self.accounts[index].granted);
         for index in order {
@@ -372,7 +405,11 @@ impl Ledger {
                 false => 0,
             };
             let gift = missing.min(free.max(due));
-            if account.shrinking.is_none() && is_notable(gift, account.granted) {
+            // Who is not told of it would never have to give it back.
+            if account.ready
+                && account.shrinking.is_none()
+                && account.is_worth(gift, account.granted)
+            {
                 account.granted += gift;
                 free = free.saturating_sub(gift);
             }

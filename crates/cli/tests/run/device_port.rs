@@ -1,7 +1,7 @@
 //! Nodes as RDMA devices are reached: by a service, from UDP port 4791 of one machine to that of the other.
 //! The node here is one of software, which answers devices and software alike; `rdma` has a device.
 
-use crate::harness::{PATIENCE, Process, Run, World, legato, poll_until, test_program};
+use crate::harness::{PATIENCE, Process, Run, World, legato, poll_until, sized, test_program};
 use rustix::process::Signal;
 
 /// Of data centres.
@@ -19,16 +19,19 @@ fn fill(mib: u32, rounds: u32) -> String {
 #[test]
 fn a_tree_of_processes_shares_the_port() {
     let world = World::new(MTU, "/7000", "1GiB");
-    let one = fill(64, 2);
+    let one = fill(sized(64, 32), 2);
     let forks = format!(
-        "{} --bytes 32MiB --operations 200 --seed 7 --phase calls,fork,busy-fork",
-        test_program("pattern").display()
+        "{} --bytes {} --operations {} --seed 7 --phase calls,fork,busy-fork",
+        test_program("pattern").display(),
+        sized("32MiB", "16MiB"),
+        sized(200, 60)
     );
     let script = format!(
         "{one} & first=$!; {one} & second=$!; {forks} && wait $first && wait $second && echo all"
     );
-    let run = world.run("sh").arguments(["-c", &script]).cache_mib(48);
-    let run = run.finish().expect_code(0).expect_far_pages();
+    let run = world.run("sh").arguments(["-c", &script]);
+    let run = run.cache_mib(sized(48, 24)).finish();
+    let run = run.expect_code(0).expect_far_pages();
     assert!(run.output().contains(" 0 wrong\n"), "{}", run.output());
     assert!(run.output().ends_with("all\n"), "{}", run.output());
     world.expect_clean_end();
@@ -41,7 +44,7 @@ fn a_program_that_is_killed_takes_nothing_from_the_others() {
     let script = format!(
         "{} & doomed=$!; {} && wait $doomed; echo doomed $?",
         fill(64, 100_000),
-        fill(64, 6)
+        fill(64, sized(6, 3))
     );
     let run = world.run("sh").arguments(["-c", &script]).cache_mib(48);
     let run = run.with_summary().start();
@@ -74,8 +77,9 @@ fn a_service_is_found_that_was_asked_for_as_a_port() {
     }
     let asked = format!("roce://{}:7000", world.hosts.server.address);
     let run = Run::far(test_program("fill"))
-        .arguments(["--bytes", "96MiB", "--threads", "2", "--rounds", "2"])
-        .cache_mib(32)
+        .arguments(["--bytes", sized("96MiB", "48MiB")])
+        .arguments(["--threads", "2", "--rounds", "2"])
+        .cache_mib(sized(32, 16))
         .option("--nodes", &asked)
         .on(&world.hosts.client);
     run.finish().expect_code(0).expect_far_pages();

@@ -1,7 +1,7 @@
 //! Forked children without a program of their own: one limit for the family, and pages leave the
 //! children as well.
 
-use crate::harness::{DEADLINE, MIB, Process, Resident, Run, held_through, is_soak, python};
+use crate::harness::{DEADLINE, MIB, Process, Resident, Run, held_through, is_soak, python, sized};
 use std::fs;
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ fn pages_leave_forked_children_that_outlive_their_parent() {
         "/tests/programs/python/forked.py"
     );
     let mut run = Run::far(python())
-        .arguments([script, "96", "2", "2"])
+        .arguments([script, sized("96", "48"), "2", "2"])
         .cache_mib(CACHE_MIB)
         .memory_mib(1024)
         .with_summary()

@@ -1,7 +1,7 @@
 //! Agents that get into processes that run already.
 
 use crate::harness::{
-    Finished, Node, PATIENCE, Run, Running, poll_until, static_test_program, test_program,
+    Finished, Node, PATIENCE, Run, Running, poll_until, sized, static_test_program, test_program,
 };
 use legato_pager::uffd::injection::{Entry, InjectionError, Object, Parameters, inject};
 use rustix::process::{Pid, Signal, kill_process};
@@ -88,12 +88,12 @@ const KINDS: &str = "read sleep futex timed-futex epoll poll receive semaphore c
 /// that it finds first have theirs from it.
 #[test]
 fn an_agent_does_not_disturb_calls_that_wait() {
-    const ROUNDS: usize = 23;
+    let rounds = sized(23, 4);
     let kinds = KINDS.split(' ').count();
-    let mut run = blocked_programs(Run::far("sh"), KINDS, ROUNDS);
+    let mut run = blocked_programs(Run::far("sh"), KINDS, rounds);
     let mut last = None;
     let mut injected = 0;
-    for _ in 0..ROUNDS * kinds {
+    for _ in 0..rounds * kinds {
         let pid = waiting_program(&run, last);
         let control = control_of(pid);
         let process = Pid::from_raw(pid).unwrap();
@@ -117,9 +117,9 @@ fn an_agent_does_not_disturb_calls_that_wait() {
         .lines()
         .filter(|line| line.ends_with(": 0 wrong []"))
         .count();
-    assert_eq!(right, ROUNDS * kinds, "{}", run.output());
-    assert!(injected > ROUNDS * kinds / 2, "{injected} by the test");
-    expect_processes(&run, ROUNDS * kinds);
+    assert_eq!(right, rounds * kinds, "{}", run.output());
+    assert!(injected > rounds * kinds / 2, "{injected} by the test");
+    expect_processes(&run, rounds * kinds);
 }
 
 /// What the program has open, by number.

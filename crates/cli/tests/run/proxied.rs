@@ -2,7 +2,7 @@
 //! device. A test switch has them do so with software RoCE, which needs no device.
 
 use crate::harness::{
-    PATIENCE, Process, Run, Running, World, poll_until, system_program, test_program,
+    PATIENCE, Process, Run, Running, World, poll_until, sized, system_program, test_program,
 };
 use crate::redis::stores_and_gives_back;
 use rustix::process::Signal;
@@ -49,9 +49,10 @@ fn the_pattern_program_has_its_pages_at_second_hand() {
     let world = World::new(MTU, "", "1GiB");
     let phases = "touch,calls,discard,remap,unmap,protect,heap,fork,busy-fork";
     let run = proxied(&world, test_program("pattern"))
-        .arguments(["--bytes", "64MiB", "--operations", "400"])
+        .arguments(["--bytes", sized("64MiB", "24MiB")])
+        .arguments(["--operations", sized("400", "40")])
         .arguments(["--seed", "11", "--phase", phases])
-        .cache_mib(24)
+        .cache_mib(sized(24, 12))
         .start();
     expect_proxy(&run);
     let run = run.finish().expect_code(0).expect_far_pages();
@@ -62,7 +63,10 @@ fn the_pattern_program_has_its_pages_at_second_hand() {
 #[test]
 fn redis_gives_back_what_was_stored_at_second_hand() {
     let world = World::new(MTU, "", "1GiB");
-    stores_and_gives_back(proxied(&world, system_program("redis-server")), 24);
+    stores_and_gives_back(
+        proxied(&world, system_program("redis-server")),
+        sized(24, 12),
+    );
     world.expect_clean_end();
 }
 
@@ -71,12 +75,13 @@ fn redis_gives_back_what_was_stored_at_second_hand() {
 fn every_process_of_a_tree_has_a_proxy_of_its_own() {
     let world = World::new(MTU, "", "1GiB");
     let fill = test_program("fill");
-    let one = format!("{} --bytes 64MiB --threads 1 --rounds 2", fill.display());
+    let bytes = sized("64MiB", "24MiB");
+    let one = format!("{} --bytes {bytes} --threads 1 --rounds 2", fill.display());
     let script =
         format!("{one} & first=$!; {one} & second=$!; {one} && wait $first && wait $second");
     let run = proxied(&world, "sh")
         .arguments(["-c", &script])
-        .cache_mib(48);
+        .cache_mib(sized(48, 24));
     let run = run.start();
     expect_proxy(&run);
     run.finish().expect_code(0).expect_far_pages();

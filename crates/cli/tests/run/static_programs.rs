@@ -1,7 +1,8 @@
 //! Programs that no dynamic loader starts: the agent gets in another way.
 
 use crate::harness::{
-    Finished, MIB, Run, compiled_go, static_c, static_test_program, system_program, test_directory,
+    Finished, MIB, Run, compiled_go, sized, static_c, static_test_program, system_program,
+    test_directory,
 };
 use rustix::process::{Signal, kill_process};
 use std::fs;
@@ -34,10 +35,11 @@ fn a_static_program_of_glibc_fills_and_checks() {
 fn a_static_program_of_glibc_keeps_the_pattern() {
     let phases = "touch,calls,discard,remap,unmap,protect,heap,fork";
     let run = Run::far(static_test_program("pattern"))
-        .arguments(["--bytes", "256MiB", "--operations", "30000", "--seed", "21"])
-        .arguments(["--phase", phases])
-        .cache_mib(64)
-        .memory_mib(1024)
+        .arguments(["--bytes", sized("256MiB", "64MiB")])
+        .arguments(["--operations", sized("30000", "5000")])
+        .arguments(["--seed", "21", "--phase", phases])
+        .cache_mib(sized(64, 16))
+        .memory_mib(sized(1024, 512))
         .finish()
         .expect_code(0)
         .expect_far_pages();

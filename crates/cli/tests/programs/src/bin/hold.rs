@@ -1,9 +1,9 @@
 //! Fills memory, prints `ready`, waits for a line on standard input, then reads everything back.
 //!
-//! `hold --bytes SIZE [--lock] [--catch-sigbus]`: with --lock the memory is locked (`mlock(2)`). A
-//! page whose access raises SIGBUS is lost. With
-//! --catch-sigbus a handler counts it and puts a fresh page in its place; without, the program
-//! ends as programs do.
+//! `hold --bytes SIZE [--lock] [--catch-sigbus] [--again]`: with --lock the memory is locked
+//! (`mlock(2)`). A page whose access raises SIGBUS is lost. With --catch-sigbus a handler counts it
+//! and puts a fresh page in its place; without, the program ends as programs do. With --again it
+//! reads once more for each further line, until standard input ends.
 
 use legato_base::{Bytes, PAGE_SIZE};
 use legato_test_programs::{Arena, Options, check_call, end_at_a_panic};
@@ -15,7 +15,7 @@ static LOST: AtomicUsize = AtomicUsize::new(0);
 
 fn main() -> ExitCode {
     end_at_a_panic();
-    let options = Options::parse(&["--bytes"], &["--catch-sigbus", "--lock"]);
+    let options = Options::parse(&["--bytes"], &["--again", "--catch-sigbus", "--lock"]);
     let pages = options.pages("--bytes", Bytes::mib(128));
     match run(pages, &options) {
         Ok(status) => status,
@@ -40,7 +40,17 @@ fn run(pages: u64, options: &Options) -> std::io::Result<ExitCode> {
     }
     (0..pages).for_each(|page| arena.fill(page, 1));
     println!("ready");
-    std::io::stdin().read_line(&mut String::new())?;
+    let next = || std::io::stdin().read_line(&mut String::new());
+    next()?;
+    let mut all_right = read_back(&arena, pages);
+    while options.flag("--again") && next()? > 0 {
+        all_right &= read_back(&arena, pages);
+    }
+    Ok(ExitCode::from(u8::from(!all_right)))
+}
+
+/// True if nothing is wrong; lost pages are not wrong.
+fn read_back(arena: &Arena, pages: u64) -> bool {
     let (mut lost, mut right, mut wrong) = (0, 0, 0);
     for page in 0..pages {
         LOST.store(0, Relaxed);
@@ -58,7 +68,7 @@ fn run(pages: u64, options: &Options) -> std::io::Result<ExitCode> {
         }
     }
     println!("hold: {right} right, {lost} lost, {wrong} wrong");
-    Ok(ExitCode::from(u8::from(wrong > 0)))
+    wrong == 0
 }
 
 /// Only pages of the arena can be replaced: nobody can go on without those of the heap, which may
