@@ -122,19 +122,6 @@ pub struct Charge {
     pub resident: Vec<PageNumber>,
 }
 
-impl Charge {
-    /// The same of a part of the range.
-    #[must_use]
-    pub fn within(&self, part: PageRange) -> Self {
-        let resident = self.resident.iter().copied();
-        Self {
-            space: self.space,
-            range: part,
-            resident: resident.filter(|&page| part.contains(page)).collect(),
-        }
-    }
-}
-
 /// Why a page did not move out of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvictError {

@@ -162,9 +162,9 @@ impl Account {
         held.max(self.demand.floor())
     }
 
-    /// True if a share so much bigger is worth a message.
-    fn is_worth(&self, gift: u64, share: u64) -> bool {
-        is_notable(gift, share) || gift > 0 && share < self.demand.floor()
+    /// True if so much more is worth a message.
+    fn is_worth(&self, gift: u64) -> bool {
+        is_notable(gift, self.granted) || gift > 0 && self.granted < self.demand.floor()
     }
 
     fn share(&self) -> u64 {
@@ -406,10 +406,7 @@ impl Ledger {
             };
             let gift = missing.min(free.max(due));
             // Who is not told of it would never have to give it back.
-            if account.ready
-                && account.shrinking.is_none()
-                && account.is_worth(gift, account.granted)
-            {
+            if account.ready && account.shrinking.is_none() && account.is_worth(gift) {
                 account.granted += gift;
                 free = free.saturating_sub(gift);
             }

@@ -3,7 +3,7 @@
 use crate::harness::{
     Cgroup, Finished, MIB, Node, PATIENCE, Process, Run, is_soak, poll_until, test_program,
 };
-use crate::limit::expect_within;
+use crate::limit::{self, expect_within};
 
 /// Runs every line at once, and waits for all of them.
 fn at_once(lines: &[String]) -> String {
@@ -47,8 +47,10 @@ fn processes_of_one_run_share_one_limit() {
     expect_within(&run, 64 * MIB);
     let peak = run.stat("local_bytes_peak");
     assert!(peak > 32 * MIB, "the budget is used: {peak} bytes");
-    let limit = (64 + 16) * MIB + 64 * MIB / 20;
-    assert!(!is_soak() || peak <= limit, "{peak} bytes");
+    assert!(
+        !is_soak() || peak <= limit::stated(64 * MIB),
+        "{peak} bytes"
+    );
     for evicted in of_each(&run, "fill", "pages_evicted") {
         assert!(evicted > 0, "everyone had to give way: {:?}", run.stats);
     }
@@ -172,7 +174,7 @@ fn too_many_processes_for_the_budget_are_mentioned_once_and_run() {
 /// outside: on one machine its memory stands for another machine's.
 #[test]
 fn m59_a_hard_limit_a_little_above_the_cache_is_never_hit() {
-    let limit = 64 * MIB + 64 * MIB / 20 + 16 * MIB;
+    let limit = limit::stated(64 * MIB);
     let group = match Cgroup::limited_to(limit) {
         Ok(group) => group,
         Err(reason) => {

@@ -2,6 +2,7 @@
 //! children as well.
 
 use crate::harness::{DEADLINE, MIB, Process, Resident, Run, held_through, is_soak, python, sized};
+use crate::limit;
 use std::fs;
 use std::time::Instant;
 
@@ -55,7 +56,7 @@ fn pages_leave_forked_children_that_outlive_their_parent() {
     lines.sort_unstable();
     assert_eq!(lines, ["child: done", "child: done", "parent: done"]);
     // Without eviction in the children each would hold 96 MiB.
-    let limit = (CACHE_MIB + CACHE_MIB / 20 + 16) * MIB;
+    let limit = limit::stated(CACHE_MIB * MIB);
     assert!(peak > 0, "nobody was seen");
     assert!(!is_soak() || peak <= limit, "{} KiB", peak / 1024);
     assert_eq!(run.stat("far_pages_current"), 0);

@@ -2,14 +2,19 @@
 
 use crate::harness::{Finished, MIB, Run, is_soak, test_program};
 
-/// The stated limit: the cache, 5 % of it for tables, and 16 MiB for the agent. In a soak only.
+/// The stated limit: the cache, 5 % of it for tables, and 16 MiB for the agent.
+pub(crate) const fn stated(cache: u64) -> u64 {
+    cache + cache / 20 + 16 * MIB
+}
+
+/// Local memory was within the stated limit. In a soak only.
 #[track_caller]
 pub(crate) fn expect_within(run: &Finished, cache: u64) {
     assert_eq!(run.stat("cache_bytes_limit"), cache);
     if !is_soak() {
         return;
     }
-    let limit = cache + cache / 20 + 16 * MIB;
+    let limit = stated(cache);
     let peak = run.seen.anonymous_peak;
     assert!(run.seen.samples > 100, "only {} samples", run.seen.samples);
     assert!(peak > 0, "the program was never seen");

@@ -5,6 +5,7 @@ use crate::harness::{
     Finished, MIB, Node, PATIENCE, Process, Run, Running, legato, poll_until, sized, status_of,
     test_program,
 };
+use crate::limit;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Command;
@@ -198,7 +199,7 @@ fn m14_parent_and_child_together_stay_within_the_limit() {
         .finish()
         .expect_code(0)
         .expect_far_pages();
-    let limit = CACHE_MIB * MIB + CACHE_MIB * MIB / 20 + 16 * MIB;
+    let limit = limit::stated(CACHE_MIB * MIB);
     let peak = run.seen.anonymous_peak;
     assert!(
         peak <= limit,

@@ -4,6 +4,7 @@ use super::abi;
 use super::features::{self, FeatureError, Features, Mask};
 use super::message::{MESSAGE_SIZE, Message, parse_all};
 use super::system_call::system_call;
+use crate::PageRange;
 use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -130,9 +131,12 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// EAGAIN while the address space is changing.
-    pub(super) fn is_registered(&self, start: u64, len: u64) -> Result<bool, Errno> {
+    pub(super) fn is_registered(&self, range: PageRange) -> Result<bool, Errno> {
         let mut nothing = abi::Fill {
-            range: abi::Range { start, len },
+            range: abi::Range {
+                start: range.start.address(),
+                len: range.count << PAGE_SHIFT,
+            },
             mode: 0,
             done: 0,
         };

@@ -115,11 +115,7 @@ impl LinuxKernel {
         let Some(context) = self.space(space) else {
             return Err(EvictError::Fixed);
         };
-        let is_registered = |range: PageRange| {
-            let (start, length) = (range.start.address(), range.count << PAGE_SHIFT);
-            let registered = context.is_registered(start, length);
-            registered.map_err(|_| EvictError::Again)
-        };
+        let is_registered = |range| context.is_registered(range).map_err(|_| EvictError::Again);
         if is_registered(range)? {
             return Ok(range);
         }
@@ -168,7 +164,7 @@ impl Space<'_> {
             if self.id == SpaceId::OWN {
                 leave_out_of_dumps(region.range);
             }
-            // What has come there since is not registered, nor what has gone before: see `confirmed`.
+            // What has come there since is not registered, nor what has gone before: see `unregistered`.
             // What has gone since announces it.
             for part in missing {
                 found += self.found(part, into);
@@ -259,24 +255,21 @@ fn leave_out_of_dumps(range: PageRange) {
     let _ = unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxDontDump) };
 }
 
-/// What of `found` is registered indeed. A mapping may go, and another come, between the reading of
+/// What of the ranges is not registered. A mapping may go, and another come, between the reading of
 /// the maps and the registration: nothing tells of that, and what was taken for registered would
 /// never be looked at again.
 ///
 /// # Errors
 /// EAGAIN while the address space is changing.
-pub(super) fn registered_parts(
+pub(super) fn unregistered(
     context: &Userfaultfd,
     residency: &Residency,
-    found: &[Charge],
-) -> Result<Vec<Charge>, Errno> {
-    let is_registered =
-        |range: PageRange| context.is_registered(range.start.address(), range.count << PAGE_SHIFT);
+    ranges: impl Iterator<Item = PageRange>,
+) -> Result<RangeSet, Errno> {
     let mut mappings: Option<Vec<PageRange>> = None;
-    let mut registered = Vec::new();
-    for charge in found {
-        if is_registered(charge.range)? {
-            registered.push(charge.clone());
+    let mut absent = RangeSet::new();
+    for range in ranges {
+        if context.is_registered(range)? {
             continue;
         }
         // Perhaps it is in several mappings.
@@ -284,17 +277,18 @@ pub(super) fn registered_parts(
             let maps = residency.maps().unwrap_or_default();
             eligible_mappings(&maps, &[]).collect()
         });
-        let first = mappings.partition_point(|mapping| mapping.end() <= charge.range.start);
+        absent.insert(range);
+        let first = mappings.partition_point(|mapping| mapping.end() <= range.start);
         for part in mappings[first..]
             .iter()
-            .map_while(|&mapping| charge.range.common(mapping))
+            .map_while(|&mapping| range.common(mapping))
         {
-            if is_registered(part)? {
-                registered.push(charge.within(part));
+            if context.is_registered(part)? {
+                absent.remove(part);
             }
         }
     }
-    Ok(registered)
+    Ok(absent)
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@
 //! its event was read, and nothing says when.
 
 use super::LinuxKernel;
-use super::register::registered_parts;
+use super::register::unregistered;
 use crate::uffd::message::Message;
 use crate::uffd::range_set::RangeSet;
 use crate::{Charge, SpaceId};
 use alloc::vec::Vec;
+use legato_base::PageNumber;
 
 /// What was found in one space.
 #[derive(Debug)]
@@ -51,16 +52,29 @@ impl Survey {
             .for_each(|range| self.changed.insert(range));
     }
 
+    /// What is not registered counts as gone.
+    pub(super) fn leave_out(&mut self, absent: &RangeSet) {
+        absent.ranges().for_each(|range| self.changed.insert(range));
+    }
+
     /// What is still as it was found.
-    fn unchanged(self) -> Vec<Charge> {
+    pub(super) fn unchanged(self) -> Vec<Charge> {
         let (changed, dropped) = (self.changed, self.dropped);
         let parts = |charge: Charge| {
             let parts = changed.missing_from(charge.range).into_iter();
+            let Charge {
+                space, resident, ..
+            } = charge;
             parts
                 .map(|range| {
-                    let mut part = charge.within(range);
-                    part.resident.retain(|&page| !dropped.contains(page));
-                    part
+                    let stays =
+                        |page: &PageNumber| range.contains(*page) && !dropped.contains(*page);
+                    let resident = resident.iter().copied().filter(stays).collect();
+                    Charge {
+                        space,
+                        range,
+                        resident,
+                    }
                 })
                 .collect::<Vec<_>>()
         };
@@ -91,16 +105,19 @@ impl LinuxKernel {
         if !survey.settled && self.space_is_changing(space) {
             return Vec::new();
         }
-        let survey = self.surveys.remove(&space);
-        let found = survey.map_or_else(Vec::new, Survey::unchanged);
-        let parts = match (self.space(space), self.residency_of(space)) {
-            (Some(context), Some(residency)) => registered_parts(context, residency, &found),
+        let (Some(context), Some(residency)) = (self.space(space), self.residency_of(space)) else {
             // The child has ended.
-            _ => return Vec::new(),
+            self.surveys.remove(&space);
+            return Vec::new();
         };
-        parts.unwrap_or_else(|_again| {
-            self.surveys.insert(space, Survey::new(found));
-            Vec::new()
+        let ranges = survey.found.iter().map(|charge| charge.range);
+        let Ok(absent) = unregistered(context, residency, ranges) else {
+            return Vec::new();
+        };
+        let survey = self.surveys.remove(&space);
+        survey.map_or_else(Vec::new, |mut survey| {
+            survey.leave_out(&absent);
+            survey.unchanged()
         })
     }
 }
@@ -110,7 +127,6 @@ mod tests {
     use super::*;
     use crate::PageRange;
     use alloc::vec;
-    use legato_base::PageNumber;
 
     fn range(start: u64, count: u64) -> PageRange {
         PageRange::new(PageNumber(start), count)

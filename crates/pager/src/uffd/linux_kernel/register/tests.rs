@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::uffd::Mask;
+use crate::uffd::mappings::mapping_of;
 use legato_base::PageNumber;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -42,23 +43,20 @@ impl World {
         };
         let others: Vec<PageRange> = maps
             .lines()
-            .map(range_of)
+            .filter_map(mapping_of)
             .filter(|other| !other.overlaps(range))
             .collect();
         space.register_more(maps, &others, u64::MAX, &mut found);
-        registered_parts(&self.context, &self.residency, &found).unwrap()
+        let ranges = found.iter().map(|charge| charge.range);
+        let absent = unregistered(&self.context, &self.residency, ranges).unwrap();
+        let mut survey = Survey::new(found);
+        survey.leave_out(&absent);
+        survey.unchanged()
     }
 
     fn maps(&self) -> alloc::string::String {
         self.residency.maps().unwrap()
     }
-}
-
-/// Of a line of the maps.
-fn range_of(line: &str) -> PageRange {
-    let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
-    let page = |text| PageNumber::containing(u64::from_str_radix(text, 16).unwrap());
-    PageRange::new(page(start), page(end).0 - page(start).0)
 }
 
 /// A mapping with its first page written.
