@@ -129,8 +129,10 @@ pub enum EvictError {
     Again,
     #[error("the page is held by a device or the kernel")]
     Pinned,
-    #[error("the page cannot leave its mapping: locked, or not writable")]
+    #[error("the page cannot leave its mapping")]
     Fixed,
+    #[error("the page is locked in memory, and so are {more} pages after it")]
+    Locked { more: u32 },
     #[error("no page is there")]
     Absent,
 }

@@ -509,7 +509,7 @@ impl Sequence {
                 }
                 Err(EvictError::Again) => "EAGAIN",
                 Err(EvictError::Pinned) => "EBUSY",
-                Err(EvictError::Fixed) => "fixed",
+                Err(EvictError::Fixed | EvictError::Locked { .. }) => "fixed",
                 Err(EvictError::Absent) => "ENOENT",
             },
             "in" => match self.machine.move_in(frame, page) {

@@ -4,10 +4,10 @@
     reason = "a step that fails is the test's failure"
 )]
 
-use legato_base::{Duration, PageNumber, Random};
-use legato_pager::PageRange;
+use legato_base::{Bytes, Duration, PageNumber, Random};
+use legato_pager::{PageRange, PagerEvent};
 use legato_sim::provider::SimNetworkConfig;
-use legato_sim::world::{Operation, Outcome, World, WorldConfig};
+use legato_sim::world::{FailureKind, Operation, Outcome, World, WorldConfig};
 
 const CACHE: u64 = 512;
 const START: u64 = 0x1000;
@@ -248,6 +248,71 @@ fn m10_unused_prefetches_are_counted() {
     assert!(after.pages_prefetched > before.pages_prefetched);
     assert!(after.pages_prefetched_unused > before.pages_prefetched_unused);
     assert!(after.pages_prefetched_unused <= after.pages_prefetched);
+    end(world, &[range]);
+}
+
+/// A thread that waits until a page has made room is not one that waits in vain.
+#[test]
+fn waiting_for_room_is_not_starving() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 4 * CACHE).unwrap();
+    for share in [CACHE, CACHE / 4, CACHE, CACHE / 4] {
+        world.set_limit(Bytes::pages(share));
+        world.read_all(0, range).unwrap();
+    }
+    assert!(world.counters().faults_stalled > 0);
+    assert!(!world.has_starved());
+    end(world, &[range]);
+}
+
+#[test]
+fn threads_that_wait_beside_locked_memory_starve() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 2 * CACHE).unwrap();
+    world.perform(0, Operation::Lock(range)).unwrap();
+    let pages = range.start.0..range.end().0;
+    let failed = pages.map(|page| world.perform(0, Operation::Write(PageNumber(page), page)));
+    let failures: Vec<_> = failed.filter_map(Result::err).take(1).collect();
+    let FailureKind::GaveUp(PagerEvent::NothingToEvict(stuck)) = failures[0].kind else {
+        panic!("{failures:?}");
+    };
+    assert!(stuck.stayed > Bytes::pages(CACHE / 2), "{stuck:?}");
+    assert!(world.has_starved());
+}
+
+/// Locked pages are tried in runs, and each now and then, for all of them are known to be stuck.
+#[test]
+fn locked_memory_beyond_a_smaller_share_is_stuck_until_it_is_unlocked() {
+    let (mut world, range) = filled(config(), CACHE / 2);
+    world.perform(0, Operation::Lock(range)).unwrap();
+    let share = Bytes::pages(CACHE / 4);
+    world.set_limit(share);
+    world.pass(Duration::from_millis(400)).unwrap();
+    assert!(!world.pager().usage().stuck, "a device may hold it");
+    let before = world.locked_tries();
+    world.pass(Duration::from_secs(1)).unwrap();
+    assert!(world.pager().usage().stuck);
+    let tries = world.locked_tries() - before;
+    assert!((1..100).contains(&tries), "{tries} tries in a second");
+    world.perform(0, Operation::Unlock(range)).unwrap();
+    world.pass(Duration::from_millis(200)).unwrap();
+    let usage = world.pager().usage();
+    assert!(!usage.stuck && usage.resident <= share, "{usage:?}");
+    end(world, &[range]);
+}
+
+#[test]
+fn memory_that_leaves_slowly_is_not_stuck() {
+    // 256 pages a second.
+    let (mut world, range) = filled(slow(1 << 20), CACHE / 4 * 3);
+    let share = Bytes::pages(CACHE / 4);
+    world.set_limit(share);
+    let begun = world.now();
+    while world.pager().usage().resident > share {
+        assert!(!world.pager().usage().stuck);
+        world.pass(Duration::from_millis(20)).unwrap();
+    }
+    assert!(world.now().since(begun) > Duration::from_millis(600));
     end(world, &[range]);
 }
 

@@ -20,7 +20,8 @@ const STARTERS_MAX: u64 = Bytes::mib(8).0;
 const SLACK_PART: u64 = 8;
 const SLACK_MIN: u64 = Bytes::kib(512).0;
 const SLACK_MAX: u64 = Bytes::mib(8).0;
-/// An agent that is not down to its smaller share after this long counts with what it has.
+/// An agent that is not down to its smaller share after this long counts with what it has; and one
+/// that has had less than its floor for so long no longer waits for others.
 const SHRINK_MAX: Duration = Duration::from_millis(500);
 /// And is asked again after this long.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
@@ -124,6 +125,8 @@ struct Account {
     /// What the agent may be using.
     granted: u64,
     shrinking: Option<Shrinking>,
+    /// It has had less than its floor since.
+    short_since: Option<Instant>,
     /// The share that the agent was last told.
     told: u64,
 }
@@ -133,8 +136,6 @@ struct Account {
 struct Shrinking {
     to: u64,
     since: Instant,
-    /// It was asked before, and has given up nothing.
-    in_vain: bool,
 }
 
 impl Account {
@@ -144,27 +145,25 @@ impl Account {
             .is_some_and(|shrinking| now >= shrinking.since + SHRINK_MAX)
     }
 
-    /// What will not be free for others soon: also what nobody asks back, because it is too little
-    /// or the agent takes no orders yet.
-    fn kept(&self, now: Instant) -> u64 {
-        let kept = if self.is_stuck(now) {
-            self.granted
-        } else {
-            self.share()
-        };
-        kept.max(self.needs())
+    /// What it lacks of its floor.
+    fn lack(&self) -> u64 {
+        self.demand.floor().saturating_sub(self.granted)
     }
 
-    /// It cannot do with less, or so it seems.
-    fn needs(&self) -> u64 {
-        let in_vain = self.shrinking.is_some_and(|shrinking| shrinking.in_vain);
-        let held = if in_vain { self.granted } else { 0 };
-        held.max(self.demand.floor())
+    fn note_lack(&mut self, now: Instant) {
+        let lacks = self.lack() > 0;
+        self.short_since = lacks.then(|| self.short_since.unwrap_or(now));
+    }
+
+    /// It has waited long enough for what others were to give up.
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.short_since
+            .is_some_and(|since| now >= since + SHRINK_MAX)
     }
 
     /// True if so much more is worth a message.
     fn is_worth(&self, gift: u64) -> bool {
-        is_notable(gift, self.granted) || gift > 0 && self.granted < self.demand.floor()
+        is_notable(gift, self.granted) || gift > 0 && self.lack() > 0
     }
 
     fn share(&self) -> u64 {
@@ -208,6 +207,7 @@ impl Ledger {
             ready: false,
             granted,
             shrinking: None,
+            short_since: None,
             told: granted,
         });
         (id, granted)
@@ -244,7 +244,6 @@ impl Ledger {
         if reached < account.granted {
             account.granted = reached;
             shrinking.since = now;
-            shrinking.in_vain = false;
         }
         if account.granted == shrinking.to {
             account.shrinking = None;
@@ -265,15 +264,15 @@ impl Ledger {
 
     /// When to settle again even if nothing is heard until then.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
-        let shrinkings = self
-            .accounts
-            .iter()
-            .filter_map(|account| account.shrinking)
-            .map(|shrinking| [shrinking.since + SHRINK_MAX, shrinking.since + ASK_AGAIN]);
-        shrinkings
-            .flatten()
-            .filter(|&deadline| deadline > now)
-            .min()
+        let of_account = |account: &Account| {
+            let asked = account.shrinking.map(|shrinking| shrinking.since);
+            let shrunk = asked.map(|since| since + SHRINK_MAX);
+            let again = asked.map(|since| since + ASK_AGAIN);
+            let overdue = account.short_since.map(|since| since + SHRINK_MAX);
+            [shrunk, again, overdue]
+        };
+        let deadlines = self.accounts.iter().flat_map(of_account).flatten();
+        deadlines.filter(|&deadline| deadline > now).min()
     }
 
     /// The most that all agents together were seen to use.
@@ -288,9 +287,9 @@ impl Ledger {
                 && now >= shrinking.since + ASK_AGAIN
             {
                 shrinking.since = now;
-                shrinking.in_vain = true;
                 account.told = 0;
             }
+            account.note_lack(now);
         }
         let targets = self.targets(now);
         self.shrink(&targets, now);
@@ -308,7 +307,7 @@ impl Ledger {
 
     /// Once: the processes, and what they take at least, if that is more than there is.
     pub(crate) fn shortage(&mut self) -> Option<(usize, Bytes)> {
-        let needs = self.accounts.iter().map(Account::needs);
+        let needs = self.accounts.iter().map(|account| account.demand.floor());
         let needs = needs.fold(0, u64::saturating_add);
         if needs <= self.cache || self.shortage_told {
             return None;
@@ -374,7 +373,6 @@ impl Ledger {
                 let asked = Shrinking {
                     to: target,
                     since: now,
-                    in_vain: false,
                 };
                 account.shrinking.get_or_insert(asked).to = target;
             } else if let Some(shrinking) = &mut account.shrinking
@@ -390,8 +388,8 @@ impl Ledger {
     fn grow(&mut self, targets: &[u64], now: Instant) {
         let capacity = self.capacity();
         let mut free = capacity.saturating_sub(self.assigned());
-        let kept = self.accounts.iter().map(|account| account.kept(now));
-        let short = kept.fold(0, u64::saturating_add) > capacity;
+        // Beside what stuck ones hold the floors alone are too much: nobody can wait for more.
+        let short = targets.iter().copied().fold(0, u64::saturating_add) > capacity;
         let mut order: Vec<usize> = (0..self.accounts.len()).collect();
         order.sort_by_key(|&index| self.accounts[index].granted);
         for index in order {
@@ -400,14 +398,15 @@ impl Ledger {
                 continue;
             };
             // Nobody waits for its floor behind those who are above theirs and do not shrink.
-            let due = match short {
-                true => account.demand.floor().saturating_sub(account.granted),
+            let due = match short || account.is_overdue(now) {
+                true => account.lack(),
                 false => 0,
             };
             let gift = missing.min(free.max(due));
             // Who is not told of it would never have to give it back.
             if account.ready && account.shrinking.is_none() && account.is_worth(gift) {
                 account.granted += gift;
+                account.note_lack(now);
                 free = free.saturating_sub(gift);
             }
         }

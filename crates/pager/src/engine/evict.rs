@@ -19,13 +19,17 @@ impl<K: Kernel> Pager<K> {
     /// Moves up to `count` pages out. Returns how many left, or None if the address space must
     /// settle first.
     pub(super) fn evict(&mut self, count: u64) -> Option<u64> {
-        let working_set = WORKING_SET_MIN * (1 + self.children.len() as u64);
-        let spare = self
-            .tracked
-            .saturating_sub(working_set.min(self.budget.limit / 8))
-            .saturating_sub(self.unmovable.len() as u64);
-        let victims = self.choose_victims(count.min(u64::from(self.frames.empty())).min(spare));
+        let room = u64::from(self.frames.empty());
+        let victims = self.choose_victims(count.min(room).min(self.pages_to_spare()));
         self.evict_pages(victims)
+    }
+
+    /// Pages that may leave, as far as it is known.
+    pub(super) fn pages_to_spare(&self) -> u64 {
+        let working_set = WORKING_SET_MIN * (1 + self.children.len() as u64);
+        self.tracked
+            .saturating_sub(working_set.min(self.budget.limit / 8))
+            .saturating_sub(self.unmovable.len() as u64)
     }
 
     /// As [`Self::evict`], for pages that are chosen already and in no queue.
@@ -89,17 +93,17 @@ impl<K: Kernel> Pager<K> {
             self.frames.emptied(run.frame.plus(step));
         }
         let left = &batch[run.moved as usize..];
-        match (run.error, left.split_first()) {
-            (Some(error), Some((failed, others))) if error != EvictError::Again => {
-                self.handle_evict_error(*failed, error);
-                stayed.extend(others);
-                run.moved + 1
-            }
-            _ => {
-                stayed.extend(left);
-                run.moved
-            }
+        let failed = match run.error {
+            None | Some(EvictError::Again) => 0,
+            Some(EvictError::Locked { more }) => 1 + more as usize,
+            Some(_) => 1,
+        };
+        let (failed, others) = left.split_at(failed.min(left.len()));
+        for &queued in failed {
+            self.handle_evict_error(queued, run.error);
         }
+        stayed.extend(others);
+        run.moved + failed.len() as u32
     }
 
     fn choose_victims(&mut self, count: u64) -> Vec<Queued> {
@@ -117,17 +121,17 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    fn handle_evict_error(&mut self, failed: Queued, error: EvictError) {
+    fn handle_evict_error(&mut self, failed: Queued, error: Option<EvictError>) {
         match error {
-            EvictError::Pinned => self.counters.pages_pinned += 1,
-            EvictError::Fixed | EvictError::Again => {}
+            Some(EvictError::Pinned) => self.counters.pages_pinned += 1,
             // Dropped by the kernel after MADV_FREE without an event of its own would be the only
             // way; the event of the MADV_FREE has removed the entry then. Not a candidate again.
-            EvictError::Absent => return,
+            Some(EvictError::Absent) => return,
+            _ => {}
         }
         // Later, when the device, the lock or the protection may be gone. Not at once: each try
         // costs as much as moving a page, and a queue of such pages would take all of the time.
-        self.unmovable.push(failed);
+        self.unmovable.push_back(failed);
     }
 
     /// The page is in a frame now; what must happen to its content?

@@ -17,6 +17,8 @@ pub struct PagerUsage {
     pub full: bool,
     /// Threads wait and nothing that is local can leave.
     pub starving: bool,
+    /// For some time more has been local than the limit, and nothing of it can leave.
+    pub stuck: bool,
     /// Goes up with every page that came or left on demand.
     pub traffic: u64,
     /// Address spaces served.
@@ -33,13 +35,18 @@ impl<K: Kernel> Pager<K> {
     }
 
     pub fn usage(&self) -> PagerUsage {
-        let step = self.budget.headroom + 2 * self.budget.reserve;
+        // Of a limit that leaves enough for what is local.
+        let resident = Bytes::pages(self.resident);
+        let limit = Bytes::pages(self.budget.limit);
+        let enough = self.budget.with_limit(resident.max(limit));
+        let step = enough.headroom + 2 * enough.reserve;
         PagerUsage {
-            resident: Bytes::pages(self.resident),
-            limit: Bytes::pages(self.budget.limit),
+            resident,
+            limit,
             step: Bytes::pages(step),
             full: self.is_pressed(),
-            starving: self.starved_since.is_some(),
+            starving: self.starving,
+            stuck: self.is_stuck(),
             traffic: self.counters.faults + self.counters.pages_evicted,
             spaces: 1 + u32::try_from(self.children.len()).unwrap_or(u32::MAX - 1),
         }

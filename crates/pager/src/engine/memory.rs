@@ -2,7 +2,7 @@
 //! memory to take charge of.
 
 use super::evict::is_candidate;
-use super::{Pager, PagerEvent, PagerFabric, Stuck};
+use super::{Pager, PagerFabric};
 use crate::entry::{Location, WriteBack};
 use crate::replacement::Queued;
 use crate::{Charge, FrameIndex, Kernel, SpaceId, SpacePage};
@@ -19,14 +19,8 @@ const EVICT_LEAST_BY_COPY: u64 = 64;
 const ZERO_MAPPED_BATCH: usize = 8192;
 /// Looking through all mappings costs up to a millisecond; when it found nothing, wait.
 const CHARGE_AGAIN: Duration = Duration::from_millis(20);
-/// Pages that could not leave are tried again after this long.
-const UNMOVABLE_AGAIN: Duration = Duration::from_millis(100);
 /// Frames that get new memory while a fault waits for one.
 const RENEWED_IN_FAULT: u64 = 8;
-/// A program that waits this long while nothing can leave will wait for ever.
-const STARVATION: Duration = Duration::from_secs(2);
-/// Or this long, where others have a part of the cache that they may give back.
-const STARVATION_SHARED: Duration = Duration::from_secs(15);
 
 impl<K: Kernel> Pager<K> {
     /// Takes up to `count` neighbouring frames with memory for pages that come in; at least one,
@@ -204,17 +198,6 @@ impl<K: Kernel> Pager<K> {
         (self.budget.reserve / 4) as u32
     }
 
-    /// What could not leave a while ago may be able to now.
-    fn retry_unmovable(&mut self, now: Time) {
-        if now < self.retry_unmovable_at {
-            return;
-        }
-        self.retry_unmovable_at = now + UNMOVABLE_AGAIN;
-        for queued in core::mem::take(&mut self.unmovable) {
-            self.replacement.inserted(queued);
-        }
-    }
-
     /// Victims are kept as long as frames are not short and memory is not over its target.
     fn victims_to_spare(&self, over: u64) -> bool {
         over > 0 || self.done_count > 0 && self.frames_unused() < self.budget.reserve
@@ -341,46 +324,5 @@ impl<K: Kernel> Pager<K> {
         self.shed_frames(surplus);
         // The frames that were shed may have held no memory.
         self.resident = self.count_resident(now);
-    }
-
-    fn stuck(&self) -> Stuck {
-        Stuck {
-            local: Bytes::pages(self.resident),
-            limit: Bytes::pages(self.budget.limit),
-            frames: Bytes::pages(u64::from(self.frames.with_memory())),
-            charged: Bytes::pages(self.tracked),
-            stayed: Bytes::pages(self.unmovable.len() as u64),
-        }
-    }
-
-    /// Says so, once, when the program cannot go on for want of memory anywhere.
-    pub(super) fn report_starvation(&mut self, now: Time) {
-        let blocked = self.writes_in_flight == 0 && !self.write_queue.is_empty();
-        let full = blocked && self.store.is_full();
-        let idle =
-            self.operations.is_empty() && self.write_queue.is_empty() && self.done_count == 0;
-        let may_starve = !self.stalled.is_empty() && !self.end_reported && (full || idle);
-        if !may_starve || self.kernel.is_changing() {
-            self.starved_since = None;
-            return;
-        }
-        let since = *self.starved_since.get_or_insert(now);
-        // More than the limit may yet be granted; far memory may not.
-        let patience = if !full && self.may_get_more() {
-            STARVATION_SHARED
-        } else {
-            STARVATION
-        };
-        if now.since(since) <= patience {
-            return;
-        }
-        self.end_reported = true;
-        self.events.push_back(if full {
-            PagerEvent::FarMemoryFull {
-                held: self.store.held(),
-            }
-        } else {
-            PagerEvent::NothingToEvict(self.stuck())
-        });
     }
 }

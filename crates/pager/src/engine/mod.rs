@@ -18,6 +18,7 @@ mod loss;
 mod memory;
 mod operation;
 mod space;
+mod stuck;
 mod write_back;
 
 use crate::entry::{Location, PageEntry, WriteBack};
@@ -175,8 +176,10 @@ pub struct Pager<K: Kernel> {
     /// Pages that were written although they were to be dropped, in the order of their time.
     adoptions: VecDeque<Adoption>,
     /// Pages in no queue, because they could not leave when they were to.
-    unmovable: Vec<Queued>,
+    unmovable: VecDeque<Queued>,
     retry_unmovable_at: Time,
+    /// How often in a row nothing could leave, although more was local than there may be.
+    times_in_vain: u32,
     /// Pages that only map the kernel's page of zeros, to be taken out soon.
     zero_mapped: Vec<Queued>,
     /// Pages in the table that are resident: the candidates for eviction.
@@ -193,6 +196,7 @@ pub struct Pager<K: Kernel> {
     measure_at: Time,
     check_children_at: Time,
     starved_since: Option<Time>,
+    starving: bool,
     last_version: u64,
     last_stamp: u32,
     eviction_clock: u32,
@@ -237,7 +241,8 @@ impl<K: Kernel> Pager<K> {
             served_since: Vec::new(),
             spurious: (SpacePage::new(SpaceId::OWN, PageNumber(0)), 0),
             adoptions: VecDeque::new(),
-            unmovable: Vec::new(),
+            unmovable: VecDeque::new(),
+            times_in_vain: 0,
             retry_unmovable_at: Time::ZERO,
             zero_mapped: Vec::new(),
             tracked: 0,
@@ -249,6 +254,7 @@ impl<K: Kernel> Pager<K> {
             measure_at: Time::ZERO,
             check_children_at: Time::ZERO,
             starved_since: None,
+            starving: false,
             last_version: 0,
             last_stamp: 0,
             eviction_clock: 0,

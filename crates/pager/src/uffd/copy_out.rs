@@ -188,7 +188,8 @@ impl LinuxKernel {
             if failed {
                 // Locked, and so not announced either. Otherwise the mapping was split at this
                 // very moment: what was dropped by whom is not known, and must not pass unseen.
-                runs[part.run].error = Some(EvictError::Fixed);
+                let more = part.pages() - 1;
+                runs[part.run].error = Some(EvictError::Locked { more });
                 self.damaged = self.damaged.or(gone.first().map(|first| first.start));
             } else {
                 // Stopped before this part: what was announced of it the program has dropped.

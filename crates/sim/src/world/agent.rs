@@ -50,6 +50,7 @@ impl World {
             }
         }
         let deadline = self.pager.turn(&mut net);
+        self.starved |= self.pager.usage().starving;
         self.pager.account_served(now);
         let pages = std::mem::take(&mut self.pager.kernel_mut().pages_handled);
         cost = cost + Duration::from_nanos(PAGE_COST * pages);

@@ -49,6 +49,8 @@ pub struct SimKernel {
     pub(super) pages_handled: u64,
     /// How often the agent has looked for memory to take charge of.
     pub(super) looks: u64,
+    /// How often locked memory was to leave.
+    pub(super) locked_tries: u64,
 }
 
 impl SimKernel {
@@ -70,6 +72,7 @@ impl SimKernel {
             steady: false,
             pages_handled: 0,
             looks: 0,
+            locked_tries: 0,
         }
     }
 
@@ -342,7 +345,10 @@ impl SimKernel {
         self.drop_lazy(space, page.page().0);
         let place = self.space_mut(space);
         let page = page.page();
-        if place.locked.contains(&page.0) || place.poisoned.contains(&page.0) {
+        if place.locked.contains(&page.0) {
+            return Err(EvictError::Locked { more: 0 });
+        }
+        if place.poisoned.contains(&page.0) {
             return Err(EvictError::Fixed);
         }
         if place.pinned.contains(&page.0) && place.present.contains_key(&page.0) {
@@ -392,8 +398,17 @@ impl Kernel for SimKernel {
     ) -> (u32, Result<(), EvictError>) {
         for moved in 0..count {
             let to = FrameIndex(frame.0 + moved);
-            if let Err(error) = self.move_one_out(page.plus(u64::from(moved)), to) {
-                return (moved, Err(error));
+            let from = page.plus(u64::from(moved));
+            match self.move_one_out(from, to) {
+                Ok(()) => {}
+                Err(EvictError::Locked { .. }) => {
+                    self.locked_tries += 1;
+                    let locked = &self.space_mut(page.space()).locked;
+                    let pages = (1..count - moved).map(|step| from.plus(u64::from(step)).page());
+                    let more = pages.take_while(|page| locked.contains(&page.0)).count() as u32;
+                    return (moved, Err(EvictError::Locked { more }));
+                }
+                Err(error) => return (moved, Err(error)),
             }
         }
         (count, Ok(()))

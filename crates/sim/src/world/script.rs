@@ -4,7 +4,7 @@ use super::failure::{Failure, FailureKind};
 use super::program::{Operation, Outcome, State};
 use super::report::Report;
 use super::state::World;
-use legato_base::{Duration, PAGE_SIZE, PageNumber};
+use legato_base::{Bytes, Duration, PAGE_SIZE, PageNumber};
 use legato_pager::PageRange;
 
 impl World {
@@ -71,6 +71,11 @@ impl World {
     pub fn pass(&mut self, time: Duration) -> Result<(), Failure> {
         let end = self.now() + time;
         self.run_until(|world| world.now() >= end)
+    }
+
+    /// Another share of the run's local memory: see [`legato_pager::Pager::set_limit`].
+    pub fn set_limit(&mut self, limit: Bytes) {
+        self.pager.set_limit(limit);
     }
 
     /// True if the page is present in the program's own memory.

@@ -53,6 +53,7 @@ pub struct World {
     pub(super) agent_free_at: Time,
     pub(super) progress_at: Time,
     pub(super) limit: u64,
+    pub(super) starved: bool,
     pub(super) ready: bool,
     pub(super) node_lost: bool,
     pub(super) accesses: u64,
@@ -129,6 +130,7 @@ impl World {
             agent_free_at: Time::ZERO,
             progress_at: Time::ZERO,
             limit: budget.limit + budget.headroom,
+            starved: false,
             ready: false,
             node_lost: false,
             accesses: 0,
@@ -157,6 +159,16 @@ impl World {
     /// How often the agent has looked for memory to take charge of.
     pub const fn looks(&self) -> u64 {
         self.pager.kernel().looks
+    }
+
+    /// True if threads waited and nothing that was local could leave.
+    pub const fn has_starved(&self) -> bool {
+        self.starved
+    }
+
+    /// How often locked memory was to leave.
+    pub const fn locked_tries(&self) -> u64 {
+        self.pager.kernel().locked_tries
     }
 
     /// Bytes that all living nodes hold for clients.

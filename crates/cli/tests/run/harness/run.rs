@@ -272,6 +272,13 @@ impl Running {
         }
     }
 
+    pub(crate) fn wait_for_message(&self, text: &str) {
+        if !self.stderr.wait_for(text, PATIENCE) {
+            let errors = String::from_utf8_lossy(&self.stderr.bytes()).into_owned();
+            panic!("'{text}' was never said, but: {errors}");
+        }
+    }
+
     /// Standard output as far as it is there.
     pub(crate) fn output_so_far(&self) -> String {
         String::from_utf8_lossy(&self.stdout.bytes()).into_owned()

@@ -68,9 +68,9 @@ impl ShareLog {
         (!same || moved >= notable(usage.limit)).then_some(next)
     }
 
-    /// What cannot leave is known only once something has waited for it in vain.
+    /// What cannot leave is known only once that has been tried in vain.
     fn learn_needs(&mut self, usage: &PagerUsage) {
-        if usage.starving {
+        if usage.starving || usage.stuck {
             self.needed = self.needed.max(usage.resident.0 + usage.step.0);
         } else if usage.resident.0 < self.needed / 2 {
             self.needed = 0;
@@ -156,6 +156,7 @@ mod tests {
             step: Bytes::mib(1),
             full: false,
             starving: false,
+            stuck: false,
             traffic: 0,
             spaces: 1,
         }
@@ -238,6 +239,19 @@ mod tests {
             ..usage(Bytes::mib(40), Bytes::mib(32))
         };
         assert!(!log.news_of_usage(&leaving, at(1)).unwrap().pressed);
+    }
+
+    #[test]
+    fn what_cannot_get_down_to_its_share_says_so_and_is_not_pressed() {
+        let mut log = ShareLog::default();
+        log.note_share(Bytes::mib(64), Bytes::mib(32));
+        let stuck = PagerUsage {
+            full: true,
+            stuck: true,
+            ..usage(Bytes::mib(40), Bytes::mib(32))
+        };
+        let told = log.news_of_usage(&stuck, at(1)).unwrap();
+        assert_eq!((told.pressed, told.needed_bytes), (false, Bytes::mib(41).0));
     }
 
     #[test]

@@ -1,0 +1,97 @@
+//! Local memory that cannot leave: it is tried again, and whoever could help is told.
+
+use super::{Pager, PagerEvent, Stuck};
+use crate::Kernel;
+use legato_base::{Bytes, Duration, Time};
+
+/// Pages that could not leave are tried again so often.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// And so many at a time, unless threads wait and nothing else is left to be tried: a try in vain is
+/// not free, and whoever has much locked memory shall not spend all of its time on it.
+const TRIED_MAX: usize = 1024;
+/// Memory is stuck if nothing can leave so many times in a row. Devices hold pages for less.
+const TIMES_IN_VAIN: u32 = 5;
+/// A program that waits this long while nothing can leave will wait for ever.
+const STARVATION: Duration = Duration::from_secs(2);
+/// Or this long, where others have a part of the cache that they may give back.
+const STARVATION_SHARED: Duration = Duration::from_secs(15);
+
+impl<K: Kernel> Pager<K> {
+    /// What could not leave a while ago may be able to now.
+    pub(super) fn retry_unmovable(&mut self, now: Time) {
+        if now < self.retry_unmovable_at {
+            return;
+        }
+        self.retry_unmovable_at = now + TRY_AGAIN;
+        self.times_in_vain = if self.may_be_stuck() {
+            self.times_in_vain.saturating_add(1)
+        } else {
+            0
+        };
+        let all_in_vain = !self.stalled.is_empty() && self.pages_to_spare() == 0;
+        let count = if all_in_vain { usize::MAX } else { TRIED_MAX };
+        for queued in self.unmovable.drain(..count.min(self.unmovable.len())) {
+            self.replacement.inserted(queued);
+        }
+    }
+
+    /// More is local than there may be, and that has not changed for a while.
+    pub(super) const fn is_stuck(&self) -> bool {
+        self.times_in_vain >= TIMES_IN_VAIN && self.resident > self.budget.limit
+    }
+
+    /// Everything that could leave has been tried.
+    fn may_be_stuck(&self) -> bool {
+        self.resident > self.budget.limit
+            && self.pages_to_spare() == 0
+            && self.is_nothing_leaving()
+            && !self.kernel.is_changing()
+    }
+
+    fn is_nothing_leaving(&self) -> bool {
+        self.operations.is_empty() && self.write_queue.is_empty() && self.done_count == 0
+    }
+
+    fn stuck_memory(&self) -> Stuck {
+        Stuck {
+            local: Bytes::pages(self.resident),
+            limit: Bytes::pages(self.budget.limit),
+            frames: Bytes::pages(u64::from(self.frames.with_memory())),
+            charged: Bytes::pages(self.tracked),
+            stayed: Bytes::pages(self.unmovable.len() as u64),
+        }
+    }
+
+    /// Says so, once, when the program cannot go on for want of memory anywhere.
+    pub(super) fn report_starvation(&mut self, now: Time) {
+        let blocked = self.writes_in_flight == 0 && !self.write_queue.is_empty();
+        let full = blocked && self.store.is_full();
+        let may_starve =
+            !self.stalled.is_empty() && !self.end_reported && (full || self.is_nothing_leaving());
+        if !may_starve || self.kernel.is_changing() {
+            self.starved_since = None;
+            self.starving = false;
+            return;
+        }
+        let since = *self.starved_since.get_or_insert(now);
+        // In its first turn a thread may wait for what that turn has made room for.
+        self.starving = now > since;
+        // More than the limit may yet be granted; far memory may not.
+        let patience = if !full && self.may_get_more() {
+            STARVATION_SHARED
+        } else {
+            STARVATION
+        };
+        if now.since(since) <= patience {
+            return;
+        }
+        self.end_reported = true;
+        self.events.push_back(if full {
+            PagerEvent::FarMemoryFull {
+                held: self.store.held(),
+            }
+        } else {
+            PagerEvent::NothingToEvict(self.stuck_memory())
+        });
+    }
+}
