@@ -16,6 +16,7 @@ pub mod id;
 pub mod random;
 pub mod secret;
 pub mod time;
+pub mod timeouts;
 pub mod units;
 pub mod wire;
 

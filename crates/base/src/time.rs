@@ -40,6 +40,11 @@ impl Duration {
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
+
+    /// For clocks of the standard library.
+    pub const fn to_std(self) -> core::time::Duration {
+        core::time::Duration::from_nanos(self.0)
+    }
 }
 
 impl Time {

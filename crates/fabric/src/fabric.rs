@@ -94,6 +94,7 @@ impl<B: Buffer> Fabric<B> {
                 events: VecDeque::new(),
                 now: Time::ZERO,
                 // What could not be posted is tried again in the first turn.
+                due: Time::NEVER,
                 earliest: match &pool {
                     Some(_) => Time::ZERO,
                     None => Time::NEVER,

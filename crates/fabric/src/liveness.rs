@@ -5,7 +5,8 @@
 use crate::connection::Connection;
 use crate::event::Buffer;
 use crate::id::{Key, Kind};
-use crate::lifecycle::State;
+use crate::lifecycle::{Drain, State};
+use crate::rpc::Call;
 use crate::shared::Shared;
 use crate::{CONTRACT, FabricEvent, ResetCause};
 use alloc::vec;
@@ -45,14 +46,38 @@ impl Liveness {
             suspected: false,
         }
     }
-
-    /// This side did not look for so long: what the peer said meanwhile is not read yet.
-    pub(crate) fn forgive(&mut self, time: Duration) {
-        self.heard = self.heard + time;
-    }
 }
 
 impl<B: Buffer> Connection<B> {
+    /// This side did not look for so long: what the peer said meanwhile is not read yet, and if it was
+    /// stopped as well, it has said nothing. Nobody is late for that.
+    pub(crate) fn forgive(&mut self, time: Duration) {
+        let later = |at: &mut Time| *at = *at + time;
+        match &mut self.state {
+            State::Connecting { deadline }
+            | State::Accepting { deadline }
+            | State::Confirming { deadline }
+            | State::Draining(Drain { deadline, .. }) => later(deadline),
+            State::Established(liveness) => later(&mut liveness.heard),
+        }
+        for (_, call) in self.calls.iter_mut() {
+            let (Call::Waiting { deadline: at } | Call::Abandoned { since: at }) = call;
+            later(at);
+        }
+        for (_, operation) in self.operations.iter_mut() {
+            later(&mut operation.deadline);
+        }
+        for (_, send) in self.request_sends.iter_mut() {
+            later(&mut send.posted);
+        }
+        for (_, posted) in self.reply_sends.iter_mut() {
+            later(posted);
+        }
+        for send in self.probe_sends.iter_mut().flatten() {
+            later(&mut send.posted);
+        }
+    }
+
     /// The peer has said something.
     pub(crate) fn note_heard(&mut self, shared: &mut Shared<B>) {
         let State::Established(liveness) = &mut self.state else {

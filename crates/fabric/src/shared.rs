@@ -36,6 +36,8 @@ pub(crate) struct Shared<B> {
     /// No deadline is earlier. It may be too early, never too late: ended operations do not raise
     /// it, so that starting and ending one costs no search.
     pub(crate) earliest: Time,
+    /// When the last turn wanted the next one.
+    pub(crate) due: Time,
     /// Of the next connection that this side asks for.
     pub(crate) next_epoch: u64,
     /// Connections that drain.

@@ -62,23 +62,23 @@ impl<B: Buffer> Fabric<B> {
         if self.shared.waiting_replies > 0 {
             deadline = deadline.min(now + self.shared.timeouts.retry);
         }
+        self.shared.due = deadline;
         Turn {
             deadline,
             progressed,
         }
     }
 
-    /// A peer is not blamed for what it said while this side did not look.
+    /// A peer is not blamed for what it said, or did not say, while this side did not look.
     fn note_time(&mut self, now: Time) {
-        let asleep = now.since(self.shared.now) - self.shared.timeouts.ping;
+        let late = now.since(self.shared.due);
         self.shared.now = now;
-        if asleep == Duration::ZERO {
+        if late < self.shared.timeouts.settling {
             return;
         }
         for slot in &mut self.slots {
-            let connection = slot.connection.as_deref_mut();
-            if let Some(State::Established(liveness)) = connection.map(|it| &mut it.state) {
-                liveness.forgive(asleep);
+            if let Some(connection) = slot.connection.as_deref_mut() {
+                connection.forgive(late);
             }
         }
     }

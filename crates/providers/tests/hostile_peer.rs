@@ -11,8 +11,8 @@ use hostile::{
     CONSUMED, DELIVERED, ENVELOPE, HELLO, Hostile, KEY_TABLE_BYTES, MAP_REPLY, MAP_REQUEST,
     PRODUCED, REFUSAL, REJECT, RING, SEGMENT_BYTES, SEND, STATE, Victim, message, segment,
 };
+use legato_base::timeouts::CONNECT;
 use legato_base::{Duration, Time};
-use legato_providers::shm::CONNECT_TIMEOUT;
 use legato_verbs::{ConnectionEvent, Event, Provider, SendOperation};
 use peer::{Peer, address};
 use rustix::fd::{AsFd, OwnedFd};
@@ -85,7 +85,7 @@ fn a_stranger_who_says_nothing_is_dropped_in_time() {
     let provider = &mut victim.peer.provider;
     assert_eq!(provider.resource_counts().connection_state, 1);
     let deadline = provider.progress(Time::from_nanos(1));
-    assert_eq!(deadline, Time::from_nanos(1) + CONNECT_TIMEOUT);
+    assert_eq!(deadline, Time::from_nanos(1) + CONNECT);
     provider.progress(deadline + Duration::from_nanos(1));
     assert_eq!(provider.resource_counts().connection_state, 0);
     assert_eq!(hostile.received(), None);

@@ -280,6 +280,44 @@ fn threads_that_wait_beside_locked_memory_starve() {
     assert!(world.has_starved());
 }
 
+/// What others have promised may come as soon as all go on.
+#[test]
+fn an_hour_of_standstill_is_not_an_hour_of_starving() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 2 * CACHE).unwrap();
+    world.perform(0, Operation::Lock(range)).unwrap();
+    let mut page = START;
+    while !world.has_starved() {
+        world.begin(1, Operation::Write(PageNumber(page), page));
+        world.pass(Duration::from_millis(1)).unwrap();
+        page += u64::from(!world.has_starved());
+    }
+    world.stand_still(Duration::from_secs(3600));
+    world.pass(Duration::from_secs(1)).unwrap();
+    world.perform(0, Operation::Unlock(range)).unwrap();
+    world.wait_for(1).unwrap();
+    assert_eq!(read(&mut world, page), Outcome::Value(page));
+    end(world, &[range]);
+}
+
+/// Nodes are asked for extents all the time; their answers are an hour late.
+#[test]
+fn an_hour_of_standstill_loses_nothing() {
+    let mut world = World::new(slow(50_000_000)).unwrap();
+    let range = world.map(START, 24 * CACHE).unwrap();
+    for page in range.start.0..range.end().0 {
+        world
+            .perform(0, Operation::Write(PageNumber(page), page))
+            .unwrap();
+        if page.is_multiple_of(CACHE / 4) {
+            world.stand_still(Duration::from_secs(3600));
+        }
+    }
+    world.read_all(0, range).unwrap();
+    assert_eq!(world.fabric_counters().connections_reset, 0);
+    end(world, &[range]);
+}
+
 /// Locked pages are tried in runs, and each now and then, for all of them are known to be stuck.
 #[test]
 fn locked_memory_beyond_a_smaller_share_is_stuck_until_it_is_unlocked() {

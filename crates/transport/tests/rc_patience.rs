@@ -9,7 +9,7 @@ mod harness;
 use harness::{FLUSHED, LATENCY, LEFT, Options, Pair, RIGHT, entry, request, unsignaled};
 use legato_base::{Duration, Time};
 use legato_transport::WorkQueue;
-use legato_transport::rc::{Backoff, Policy};
+use legato_transport::rc::{Backoff, Policy, Recovery};
 use legato_transport::wire::{Body, Syndrome};
 use legato_verbs::{
     AccessFlags, CompletionKind, CompletionStatus, QueuePairState as State, SendOperation,
@@ -85,6 +85,48 @@ fn v_05_timeouts_that_double() {
     pair.run();
     assert_eq!(pair.now.as_nanos(), 255 * (4096 << 13));
     assert_eq!(pair.sent[LEFT], 8);
+}
+
+/// Who did not look for an hour cannot say that nobody answered in that hour.
+#[test]
+fn v_05_time_in_which_nobody_looked_does_not_count() {
+    for answers in [true, false] {
+        let options = Options {
+            timeout: 13,
+            retry_count: 7,
+            policy: Policy {
+                backoff: Backoff::Doubling,
+                recovery: Recovery::Measured,
+                ..Policy::IDEAL
+            },
+            ..Options::default()
+        };
+        let patience = Duration::from_nanos(255 * (4096 << 13));
+        let mut pair = alone(&options);
+        pair.right().post_receive(2, vec![]);
+        pair.left().post(send(1));
+        let second = Duration::from_secs(1);
+        pair.run_for(second);
+        pair.now = pair.now + Duration::from_secs(3600);
+        let looked = pair.now;
+        pair.filter = Box::new(move |_, _| answers);
+        pair.run();
+        if answers {
+            assert_eq!(
+                pair.left().poll(WorkQueue::Send),
+                [(1, Ok(CompletionKind::Send))]
+            );
+            continue;
+        }
+        let exceeded = Err(CompletionStatus::RetryExceeded);
+        assert_eq!(pair.left().poll(WorkQueue::Send), [(1, exceeded)]);
+        let waited = second + pair.now.since(looked);
+        // The timer that was to end when nobody looked takes a second at most.
+        assert!(
+            waited <= patience && waited + second >= patience,
+            "{waited}"
+        );
+    }
 }
 
 #[test]

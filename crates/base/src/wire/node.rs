@@ -4,16 +4,10 @@
 //! that wait for copies and epochs, are zero, and anything else in them is refused: so a later
 //! version can give them a meaning.
 
-use crate::{ClientId, Duration, ExtentId};
+use crate::{ClientId, ExtentId};
 use alloc::vec::Vec;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-/// How long a memory node and an agent believe each other alive in silence. Of processes on one
-/// machine the socket tells at once that one has died; this is for frozen ones. Long, because there is one
-/// copy of each page, so that giving up means losing memory, and a machine under load stops a process
-/// for many seconds.
-pub const LIVENESS: Duration = Duration::from_secs(120);
 
 /// Goes up with every change of a layout in this module.
 pub const NODE_VERSION: u16 = 1;

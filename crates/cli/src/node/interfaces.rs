@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::machine;
 use crate::secret;
 use legato_base::secret::{Keyring, Secret};
-use legato_base::wire::node::LIVENESS;
+use legato_base::timeouts::LIVENESS;
 use legato_base::{Bytes, Time};
 use legato_fabric::{FabricConfig, Turn};
 use legato_memnode::{Interface, NodeConfig, NodeServer};

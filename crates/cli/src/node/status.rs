@@ -5,6 +5,7 @@ use crate::args::{SecretArguments, StatusArguments};
 use crate::failure::Failure;
 use crate::secret;
 use legato_base::secret::Keyring;
+use legato_base::timeouts::{DATAGRAMS, NODE_ANSWER};
 use legato_base::wire::node::{NodeHealth, NodeReply, NodeRequest, NodeStatus, NodeWireError};
 use legato_base::{Bytes, Duration, Time};
 use legato_fabric::{
@@ -16,13 +17,6 @@ use legato_providers::ibverbs::OpenError;
 use legato_verbs::{Address, ROCE_PORT, VerbsError};
 use serde_json::json;
 use std::net::SocketAddr;
-
-/// How long a node may take to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-
-/// How long one may take to answer over UDP where another way is left: a lost request is sent again several
-/// times meanwhile.
-const DATAGRAMS_MAX: Duration = Duration::from_secs(2);
 
 /// What a node says about itself.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +112,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
     let address = &arguments.node;
     let keys = arguments.secret.load(core::slice::from_ref(address))?;
     let keys = keys.map(Keyring::All);
-    let (address, answers) = find(address, keys.as_ref(), ANSWER_MAX)
+    let (address, answers) = find(address, keys.as_ref(), NODE_ANSWER)
         .map_err(|error| error.failure(address, &arguments.secret))?;
     match arguments.json {
         true => println!("{:#}", as_json(&address, &answers)),
@@ -189,7 +183,7 @@ fn find_any(
         // No device, or nobody who speaks RDMA at the other end of it.
         Err(_) => {}
     }
-    let silence = match find_roce(place, keys, limit.min(DATAGRAMS_MAX)) {
+    let silence = match find_roce(place, keys, limit.min(DATAGRAMS)) {
         Err(error) if error.is_silence() => error,
         found_or_not => return found_or_not,
     };
@@ -212,7 +206,7 @@ fn find_roce(
     limit: Duration,
 ) -> Result<(Address, Answers), StatusError> {
     let software = Address::Roce(place);
-    let silence = match query(&software, keys, limit.min(DATAGRAMS_MAX)) {
+    let silence = match query(&software, keys, limit.min(DATAGRAMS)) {
         Ok(answers) => return Ok((software, answers)),
         Err(error) if error.is_silence() => error,
         Err(error) => return Err(error),
@@ -222,7 +216,7 @@ fn find_roce(
         return Err(silence);
     }
     let device = Address::RoceService(place);
-    match query(&device, keys, limit.min(DATAGRAMS_MAX)) {
+    match query(&device, keys, limit.min(DATAGRAMS)) {
         Ok(answers) => Ok((device, answers)),
         Err(error @ StatusError::Connect(ConnectError::Proof(_))) => Err(error),
         Err(StatusError::Device(OpenError::Verbs(VerbsError::AddressInUse))) => {

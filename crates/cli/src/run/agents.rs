@@ -4,6 +4,7 @@ use super::budget::AccountId;
 use super::control::{Connection, Received};
 use super::processes;
 use super::tree::Server;
+use legato_base::timeouts;
 use legato_base::wire::control::{AgentMessageBody, SupervisorMessage, Usage, Welcome};
 use legato_base::wire::stats::{STATS_SIZE, StatsPage};
 use legato_pager::uffd::has_address_space;
@@ -12,10 +13,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A process that is being killed as a whole (`SIGKILL`, out of memory) can lose its agent a
-/// moment before it is gone itself: so long its end is waited for before it is called a survivor.
-/// Its evicted pages stay unreadable meanwhile, because the userfaultfd is still open here.
-const AGENT_DEATH_GRACE: Duration = Duration::from_millis(100);
+/// So long a process whose agent is gone has to end by itself before it is called a survivor. Its
+/// evicted pages stay unreadable meanwhile, because the userfaultfd is still open here.
+const ORPHAN: Duration = timeouts::ORPHAN.to_std();
 
 /// Userfaultfds of children that are gone, and are held although no page of them can be read.
 const SIFT_MIN: usize = 16;
@@ -404,7 +404,7 @@ impl Agent {
         self.phase = if self.said_goodbye || self.failed {
             Phase::Ended
         } else {
-            Phase::Orphaned(now + AGENT_DEATH_GRACE)
+            Phase::Orphaned(now + ORPHAN)
         };
     }
 

@@ -5,8 +5,8 @@
 //! [`Ledger`] gets there safely: a share counts until its holder has said that it is below a
 //! smaller one, and only then somebody else is granted the difference.
 
-use legato_base::Bytes;
 use legato_base::wire::control::Usage;
+use legato_base::{Bytes, timeouts};
 use std::time::{Duration, Instant};
 
 /// What every agent may use at least: its own memory (about 400 KiB), the part of a small program
@@ -22,7 +22,7 @@ const SLACK_MIN: u64 = Bytes::kib(512).0;
 const SLACK_MAX: u64 = Bytes::mib(8).0;
 /// An agent that is not down to its smaller share after this long counts with what it has; and one
 /// that has had less than its floor for so long no longer waits for others.
-const SHRINK_MAX: Duration = Duration::from_millis(500);
+const CACHE_SHARE: Duration = timeouts::CACHE_SHARE.to_std();
 /// And is asked again after this long.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// Differences below such a part of a share, and below this, are not worth a message.
@@ -142,7 +142,7 @@ impl Account {
     /// Does not shrink, or not in time.
     fn is_stuck(&self, now: Instant) -> bool {
         self.shrinking
-            .is_some_and(|shrinking| now >= shrinking.since + SHRINK_MAX)
+            .is_some_and(|shrinking| now >= shrinking.since + CACHE_SHARE)
     }
 
     /// What it lacks of its floor.
@@ -158,7 +158,7 @@ impl Account {
     /// It has waited long enough for what others were to give up.
     fn is_overdue(&self, now: Instant) -> bool {
         self.short_since
-            .is_some_and(|since| now >= since + SHRINK_MAX)
+            .is_some_and(|since| now >= since + CACHE_SHARE)
     }
 
     /// True if so much more is worth a message.
@@ -266,9 +266,9 @@ impl Ledger {
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         let of_account = |account: &Account| {
             let asked = account.shrinking.map(|shrinking| shrinking.since);
-            let shrunk = asked.map(|since| since + SHRINK_MAX);
+            let shrunk = asked.map(|since| since + CACHE_SHARE);
             let again = asked.map(|since| since + ASK_AGAIN);
-            let overdue = account.short_since.map(|since| since + SHRINK_MAX);
+            let overdue = account.short_since.map(|since| since + CACHE_SHARE);
             [shrunk, again, overdue]
         };
         let deadlines = self.accounts.iter().flat_map(of_account).flatten();

@@ -58,6 +58,7 @@ impl Inject for Intruder {
 const fn reason(error: InjectionError) -> InjectError {
     match error {
         InjectionError::Gone => InjectError::Gone,
+        InjectionError::Busy => InjectError::Busy,
         InjectionError::TracedByAnother => InjectError::Traced,
         InjectionError::NotPermitted => InjectError::Foreign,
         InjectionError::CallRefused { errno, .. }

@@ -4,9 +4,9 @@ use crate::args::RunArguments;
 use crate::failure::Failure;
 use crate::machine;
 use crate::node::{self, READY};
-use legato_base::Bytes;
 use legato_base::secret::{Keyring, RunKey};
-use legato_base::time::Duration as Timeout;
+use legato_base::timeouts::{NODE_ANSWER, NODE_START, NODE_STOP};
+use legato_base::{Bytes, Duration};
 use legato_verbs::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -17,12 +17,6 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 /// Memory nodes of the embedded default: two, so that a run looks like one on a cluster.
 const EMBEDDED_NODES: u64 = 2;
-/// How long a memory node may take to start: it reserves address space and opens a socket.
-const START_SECONDS_MAX: i64 = 10;
-/// How long one may take to end before it is killed.
-const STOP_SECONDS_MAX: i64 = 2;
-/// How long a memory node that the user named may take to answer.
-const ANSWER_MAX: Timeout = Timeout::from_secs(5);
 
 /// The memory nodes that a program uses, in the order in which its agents know them.
 #[derive(Debug)]
@@ -62,7 +56,7 @@ impl Nodes {
         let keys = key.clone().map(Keyring::One);
         let mut list = Vec::new();
         for asked in &arguments.nodes {
-            let (address, _) = node::status::find(asked, keys.as_ref(), ANSWER_MAX)
+            let (address, _) = node::status::find(asked, keys.as_ref(), NODE_ANSWER)
                 .map_err(|error| error.failure(asked, &arguments.secret))?;
             if matches!((asked, &address), (Address::Any(_), Address::RoceTcp(_)))
                 && !arguments.quiet
@@ -135,7 +129,7 @@ impl NodeProcess {
         if self.ended {
             return;
         }
-        if !wait_readable(&self.handle, STOP_SECONDS_MAX) {
+        if !wait_readable(&self.handle, NODE_STOP) {
             let _ = pidfd_send_signal(&self.handle, Signal::KILL);
         }
         let _ = rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty());
@@ -208,7 +202,7 @@ fn start_one(address: &Address, memory: Bytes) -> Result<NodeProcess, Failure> {
 fn is_ready(mut output: ChildStdout) -> bool {
     let mut line = [0; READY.len()];
     let mut filled = 0;
-    while filled < line.len() && wait_readable(&output, START_SECONDS_MAX) {
+    while filled < line.len() && wait_readable(&output, NODE_START) {
         match output.read(&mut line[filled..]) {
             Ok(0) | Err(_) => return false,
             Ok(count) => filled += count,
@@ -217,14 +211,11 @@ fn is_ready(mut output: ChildStdout) -> bool {
     line == READY
 }
 
-fn wait_readable(descriptor: &impl AsFd, seconds: i64) -> bool {
-    let limit = Timespec {
-        tv_sec: seconds,
-        tv_nsec: 0,
-    };
+fn wait_readable(descriptor: &impl AsFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit.to_std()).ok();
     let mut descriptors = [PollFd::new(descriptor, PollFlags::IN)];
     loop {
-        match poll(&mut descriptors, Some(&limit)) {
+        match poll(&mut descriptors, limit.as_ref()) {
             Err(rustix::io::Errno::INTR) => {}
             result => return result.is_ok_and(|ready| ready > 0),
         }

@@ -30,9 +30,6 @@ use std::time::{Duration, Instant};
 
 /// A wait for background processes is worth a line after this long.
 const WAITING_NOTICE: Duration = Duration::from_secs(1);
-/// A background process that replaces itself (`execve`) has no agent for a moment: so long the
-/// memory nodes are kept for it after the last agent has said goodbye.
-const ATTACH_GRACE: Duration = Duration::from_millis(200);
 /// How long the listener rests when there is no descriptor left for another agent.
 const LISTENER_REST: Duration = Duration::from_millis(100);
 /// `wait(2)` for children of this thread alone, not for what the injector's threads trace
@@ -194,9 +191,8 @@ impl Supervisor {
         let agents = self.agents.iter().filter_map(Agent::deadline);
         let waiting = match self.stage {
             Stage::Running => None,
-            Stage::Waiting(waiting) if self.agents.is_empty() => {
-                Some(waiting.attached + ATTACH_GRACE)
-            }
+            // The next look at the tree decides.
+            Stage::Waiting(_) if self.agents.is_empty() => None,
             Stage::Waiting(waiting) => {
                 (!waiting.announced).then_some(waiting.since + WAITING_NOTICE)
             }
@@ -359,8 +355,13 @@ impl Supervisor {
             return None;
         }
         let exit_status = waiting.exit_status;
-        let over = now >= waiting.attached + ATTACH_GRACE;
-        (over || !self.has_background_processes()).then_some(exit_status)
+        let since = waiting.attached;
+        // One that replaces itself (`execve`), or is still being loaded, has no agent for a moment.
+        let settled = self
+            .tree
+            .as_ref()
+            .is_some_and(|tree| tree.is_settled(since));
+        (settled || !self.has_background_processes()).then_some(exit_status)
     }
 
     fn has_background_processes(&self) -> bool {

@@ -7,7 +7,7 @@
 mod facts;
 
 use super::processes::{self, Process};
-use legato_base::Bytes;
+use legato_base::{Bytes, timeouts};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +23,8 @@ pub(crate) use facts::{Facts, mappings, object_bases};
 /// From one look to the next: at first, while something is being waited for, and at most.
 const SCAN_MIN: Duration = Duration::from_millis(10);
 const SCAN_MAX: Duration = Duration::from_millis(100);
-/// A dynamic program that was started with `LD_PRELOAD` brings its agent itself; loading many
-/// shared objects can take long.
-const OWN_AGENT_GRACE: Duration = Duration::from_secs(1);
+/// A dynamic program that was started with `LD_PRELOAD` brings its agent itself.
+const OWN_AGENT: Duration = timeouts::OWN_AGENT.to_std();
 /// Less memory than this in a process that cannot be served is not worth a line.
 const MENTION_MIN: Bytes = Bytes::mib(16);
 
@@ -63,6 +62,9 @@ pub(crate) enum InjectError {
     Gone,
     #[error("another process traces it")]
     Traced,
+    /// Its threads may let themselves be stopped the next time.
+    #[error("none of its threads could be stopped")]
+    Busy,
     #[error("it has rights of its own (set-user-ID, or another user)")]
     Foreign,
     /// That has been said when it tried.
@@ -116,7 +118,7 @@ pub(crate) fn decide(facts: &Facts) -> Verdict {
         (true, Some(program)) => Verdict::Inject(Entry::Hand { program }),
         // Whoever serves it is not known yet.
         (true, None) => Verdict::Wait,
-        (false, _) if facts.may_bring_agent && facts.age < OWN_AGENT_GRACE => Verdict::Wait,
+        (false, _) if facts.may_bring_agent && facts.age < OWN_AGENT => Verdict::Wait,
         (false, _) => Verdict::Inject(Entry::Agent),
     }
 }
@@ -170,6 +172,8 @@ pub(crate) struct Tree {
     pause: Duration,
     next: Instant,
     mentioned: BTreeSet<String>,
+    /// When it was last looked at, if every process then was attended or left alone for good.
+    settled: Option<Instant>,
 }
 
 impl Tree {
@@ -180,7 +184,13 @@ impl Tree {
             pause: SCAN_MIN,
             next: now,
             mentioned: BTreeSet::new(),
+            settled: None,
         }
+    }
+
+    /// True if no process that there was after `since` may yet get an agent.
+    pub(crate) fn is_settled(&self, since: Instant) -> bool {
+        self.settled.is_some_and(|looked| looked > since)
     }
 
     pub(crate) const fn deadline(&self) -> Instant {
@@ -259,7 +269,7 @@ impl Tree {
             match result {
                 // It connects, and is attended from then on.
                 Ok(()) => known.injected = true,
-                Err(InjectError::Gone) => known.asked = false,
+                Err(InjectError::Gone | InjectError::Busy) => known.asked = false,
                 Err(error) => {
                     known.asked = false;
                     known.refused = Some(error);
@@ -275,12 +285,14 @@ impl Tree {
         self.known
             .retain(|pid, known| all.iter().any(|seen| seen.is(*pid, known.start)));
         let (mut remarks, mut news) = (Vec::new(), false);
+        let mut settled = true;
         for process in &all {
             let (facts, verdict) = if attended.contains(&process.pid) || hands.contains(process) {
                 continue;
             } else {
                 self.judge(process, &all, servers, now)
             };
+            settled &= !facts.may_be_attended(verdict);
             match verdict {
                 Verdict::Leave | Verdict::Inspect => {}
                 Verdict::Wait => news |= facts.looks == 0 || facts.asked,
@@ -298,6 +310,7 @@ impl Tree {
                 Verdict::Mention(error) => remarks.extend(self.mention(process, &facts, error)),
             }
         }
+        self.settled = settled.then_some(now);
         (remarks, news)
     }
 

@@ -33,5 +33,6 @@ mod signals;
 mod starts;
 mod static_programs;
 mod status;
+mod stopped;
 mod third_party;
 mod wire;

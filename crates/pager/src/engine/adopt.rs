@@ -40,7 +40,9 @@ impl<K: Kernel> Pager<K> {
             if self.kernel.may_be_dropping(page.space()) {
                 let due = now + ADOPT_AFTER;
                 self.adoptions.push_back(Adoption { due, page });
-            } else if let Some(queued) = self.adopt(page) {
+            } else if self.kernel.is_registered(page)
+                && let Some(queued) = self.adopt(page)
+            {
                 self.replacement.inserted(queued);
             }
         }

@@ -10,13 +10,13 @@ use crate::{FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage};
 use alloc::boxed::Box;
 use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
+use legato_base::timeouts::CHILD_REACH;
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Time};
 
 /// Pages that a child is given before pages can leave it, and how long it waits for more: memory
 /// in it is beyond the pager's reach until then. Most children run another program or end within
 /// this; and if nothing can be put into a child, it must not wait for ever.
 const GIVEN_MAX: u64 = 256;
-const REACH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Content of a page. In a box of its own, so that a weak reference to it does not hold its memory.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn will_be_reached(&self, space: SpaceId, child: &Child, now: Time) -> bool {
-        now < child.forked + REACH_PATIENCE && !self.kernel.can_evict(space)
+        now < child.forked + CHILD_REACH && !self.kernel.can_evict(space)
     }
 
     /// Local pages now. What children were given is not among those that the kernel counts until it

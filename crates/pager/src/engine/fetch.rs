@@ -3,9 +3,9 @@
 use super::operation::OperationKind;
 use super::{Pager, PagerEvent, PagerFabric};
 use crate::entry::{FarRecord, Location, PageEntry};
-use crate::far::NODE_DEADLINE;
 use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel, SpacePage};
 use legato_base::Time;
+use legato_base::timeouts::NODE_REQUEST;
 use legato_base::wire::slot::{SlotMismatch, SlotRecord};
 
 impl<K: Kernel> Pager<K> {
@@ -42,7 +42,7 @@ impl<K: Kernel> Pager<K> {
             return true;
         };
         let buffer = FrameBuffer::new(self.kernel.frames(), frame);
-        let deadline = net.now + NODE_DEADLINE;
+        let deadline = net.now + NODE_REQUEST;
         match net
             .fabric
             .read(net.provider, connection, place, buffer, deadline)

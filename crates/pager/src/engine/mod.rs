@@ -35,6 +35,7 @@ use alloc::rc::{Rc, Weak};
 use alloc::vec;
 use alloc::vec::Vec;
 use children::{Child, Content};
+use legato_base::timeouts::Patience;
 use legato_base::wire::stats::{AgentCounters, StatsPage};
 use legato_base::{Bytes, ClientId, PageChecksum, PageNumber, Time};
 use legato_fabric::{ConnectError, Fabric, FabricEvent, OperationId};
@@ -190,12 +191,14 @@ pub struct Pager<K: Kernel> {
     resident_since_look: u64,
     /// More pages should leave than one batch took out.
     eviction_owed: bool,
+    /// Something has happened at the fabric in the last turn.
+    progressed: bool,
     /// No more faults get frames in this turn.
     receding: bool,
     resident: u64,
     measure_at: Time,
     check_children_at: Time,
-    starved_since: Option<Time>,
+    starved: Option<Patience>,
     starving: bool,
     last_version: u64,
     last_stamp: u32,
@@ -249,11 +252,12 @@ impl<K: Kernel> Pager<K> {
             charge_again_at: Time::ZERO,
             resident_since_look: 0,
             eviction_owed: false,
+            progressed: false,
             receding: false,
             resident: 0,
             measure_at: Time::ZERO,
             check_children_at: Time::ZERO,
-            starved_since: None,
+            starved: None,
             starving: false,
             last_version: 0,
             last_stamp: 0,
@@ -308,6 +312,7 @@ impl<K: Kernel> Pager<K> {
     /// Until [`PagerEvent::Ready`] has been reported the program's memory is not touched. Whoever
     /// starts the pager may still give up until then, and nobody serves the program's faults yet.
     pub fn turn(&mut self, net: &mut PagerFabric<'_>) -> Time {
+        self.progressed = false;
         let fabric_deadline = self.turn_fabric(net);
         if !self.ready_reported {
             self.report_ready();
@@ -350,8 +355,14 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
+    /// False if the last turn has shown nothing new, so that the next one at once will not either.
+    pub const fn has_progressed(&self) -> bool {
+        self.progressed || self.eviction_owed
+    }
+
     fn turn_fabric(&mut self, net: &mut PagerFabric<'_>) -> Time {
         let turn = net.fabric.turn(net.provider, net.now);
+        self.progressed |= turn.progressed;
         while let Some(event) = net.fabric.poll_event() {
             self.handle_fabric_event(event, net);
         }

@@ -2,6 +2,7 @@
 
 use super::{Pager, PagerEvent, Stuck};
 use crate::Kernel;
+use legato_base::timeouts::{Patience, STARVATION, STARVATION_SHARED};
 use legato_base::{Bytes, Duration, Time};
 
 /// Pages that could not leave are tried again so often.
@@ -11,10 +12,6 @@ const TRY_AGAIN: Duration = Duration::from_millis(100);
 const TRIED_MAX: usize = 1024;
 /// Memory is stuck if nothing can leave so many times in a row. Devices hold pages for less.
 const TIMES_IN_VAIN: u32 = 5;
-/// A program that waits this long while nothing can leave will wait for ever.
-const STARVATION: Duration = Duration::from_secs(2);
-/// Or this long, where others have a part of the cache that they may give back.
-const STARVATION_SHARED: Duration = Duration::from_secs(15);
 
 impl<K: Kernel> Pager<K> {
     /// What could not leave a while ago may be able to now.
@@ -69,20 +66,21 @@ impl<K: Kernel> Pager<K> {
         let may_starve =
             !self.stalled.is_empty() && !self.end_reported && (full || self.is_nothing_leaving());
         if !may_starve || self.kernel.is_changing() {
-            self.starved_since = None;
+            self.starved = None;
             self.starving = false;
             return;
         }
-        let since = *self.starved_since.get_or_insert(now);
+        let starved = self.starved.get_or_insert(Patience::new(TRY_AGAIN, now));
+        let waited = starved.waited(now);
         // In its first turn a thread may wait for what that turn has made room for.
-        self.starving = now > since;
+        self.starving = waited > Duration::ZERO;
         // More than the limit may yet be granted; far memory may not.
         let patience = if !full && self.may_get_more() {
             STARVATION_SHARED
         } else {
             STARVATION
         };
-        if now.since(since) <= patience {
+        if waited <= patience {
             return;
         }
         self.end_reported = true;

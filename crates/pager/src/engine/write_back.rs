@@ -4,9 +4,10 @@
 use super::operation::OperationKind;
 use super::{Pager, PagerFabric, Victim};
 use crate::entry::{FarRecord, Location, SlotRef, WriteBack};
-use crate::far::{EXTENT_SLOTS, NODE_DEADLINE};
+use crate::far::EXTENT_SLOTS;
 use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel, SpacePage};
 use legato_base::PageChecksum;
+use legato_base::timeouts::NODE_REQUEST;
 use legato_base::wire::slot::SlotRecord;
 
 /// Writes outstanding at a time. A fetch that is posted behind them waits for them (one queue
@@ -58,7 +59,7 @@ impl<K: Kernel> Pager<K> {
         let header = zerocopy::transmute!(record.to_header());
         self.kernel.frames_mut().set_header(frame, &header);
         let buffer = FrameBuffer::new(self.kernel.frames(), frame);
-        let deadline = net.now + NODE_DEADLINE;
+        let deadline = net.now + NODE_REQUEST;
         match net
             .fabric
             .write(net.provider, connection, place, buffer, deadline)

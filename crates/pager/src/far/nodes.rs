@@ -1,13 +1,14 @@
 //! The memory nodes: connecting to them, asking for extents, losing them.
 
-use super::{EXTENT_SLOTS, EXTENT_SLOTS_MIN, Extents, FrameBuffer, NODE_DEADLINE};
+use super::{EXTENT_SLOTS, EXTENT_SLOTS_MIN, Extents, FrameBuffer};
 use crate::engine::PagerFabric;
 use crate::entry::SlotRef;
 use alloc::vec::Vec;
+use legato_base::timeouts::{CONNECT, NODE_REQUEST};
 use legato_base::wire::node::{NodeReply, NodeRequest};
-use legato_base::{Bytes, ClientId};
+use legato_base::{Bytes, ClientId, Time};
 use legato_fabric::{CallId, ConnectError, ConnectionId, FabricEvent};
-use legato_verbs::{Address, RemoteAddress};
+use legato_verbs::{Address, RemoteAddress, UnreachableReason};
 
 /// A memory node, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +19,8 @@ pub struct NodeIndex(pub u32);
 enum NodeState {
     Connecting {
         connection: ConnectionId,
+        to: Address,
+        deadline: Time,
     },
     Opening {
         connection: ConnectionId,
@@ -75,7 +78,6 @@ impl FarStore {
         addresses: &[Address],
         net: &mut PagerFabric<'_>,
     ) -> Self {
-        let deadline = net.now + NODE_DEADLINE;
         let mut store = Self {
             client,
             nodes: Vec::new(),
@@ -83,12 +85,10 @@ impl FarStore {
             extents: Extents::default(),
         };
         for address in addresses {
-            let (node, failure) = match net.fabric.connect(net.provider, address, &[], deadline) {
-                Ok(connection) => (NodeState::Connecting { connection }, None),
-                Err(error) => (NodeState::Lost, Some(error)),
-            };
-            store.nodes.push(node);
-            store.failures.push(failure);
+            store.nodes.push(NodeState::Lost);
+            store.failures.push(None);
+            let node = NodeIndex(store.nodes.len() as u32 - 1);
+            let _lost_at_once = store.start(node, address.clone(), net.now + CONNECT, net);
         }
         store
     }
@@ -144,11 +144,7 @@ impl FarStore {
         match event {
             FabricEvent::Connected { connection, .. } => self.open(connection, net),
             FabricEvent::ConnectFailed { connection, error } => {
-                let lost = self.lose(connection);
-                if let Some(StoreEvent::Lost(node)) = lost {
-                    self.failures[node.0 as usize] = Some(error);
-                }
-                lost
+                self.handle_unreached(connection, error, net)
             }
             FabricEvent::Disconnected { connection, .. } => self.lose(connection),
             FabricEvent::Replied { call, outcome } => {
@@ -170,15 +166,70 @@ impl FarStore {
         }
     }
 
+    fn start(
+        &mut self,
+        node: NodeIndex,
+        to: Address,
+        deadline: Time,
+        net: &mut PagerFabric<'_>,
+    ) -> Option<StoreEvent> {
+        let index = node.0 as usize;
+        match net.fabric.connect(net.provider, &to, &[], deadline) {
+            Ok(connection) => {
+                self.nodes[index] = NodeState::Connecting {
+                    connection,
+                    to,
+                    deadline,
+                };
+                None
+            }
+            Err(error) => {
+                self.nodes[index] = NodeState::Lost;
+                self.failures[index] = Some(error);
+                Some(StoreEvent::Lost(node))
+            }
+        }
+    }
+
+    /// A provider gives up sooner than a node that does not run for a moment is to be given up.
+    fn handle_unreached(
+        &mut self,
+        from: ConnectionId,
+        error: ConnectError,
+        net: &mut PagerFabric<'_>,
+    ) -> Option<StoreEvent> {
+        let again = self.nodes.iter().enumerate().find_map(|(index, node)| {
+            let NodeState::Connecting {
+                connection,
+                to,
+                deadline,
+            } = node
+            else {
+                return None;
+            };
+            let is_due = *connection == from && net.now < *deadline;
+            is_due.then(|| (NodeIndex(index as u32), to.clone(), *deadline))
+        });
+        let silence = ConnectError::Unreachable(UnreachableReason::TimedOut);
+        if let Some((node, to, deadline)) = again.filter(|_| error == silence) {
+            return self.start(node, to, deadline, net);
+        }
+        let lost = self.lose(from);
+        if let Some(StoreEvent::Lost(node)) = lost {
+            self.failures[node.0 as usize] = Some(error);
+        }
+        lost
+    }
+
     fn open(&mut self, from: ConnectionId, net: &mut PagerFabric<'_>) -> Option<StoreEvent> {
         let node = self.nodes.iter_mut().find(
-            |node| matches!(node, NodeState::Connecting { connection } if *connection == from),
+            |node| matches!(node, NodeState::Connecting { connection, .. } if *connection == from),
         )?;
         let request = NodeRequest::Open {
             client: self.client,
         }
         .to_bytes();
-        let deadline = net.now + NODE_DEADLINE;
+        let deadline = net.now + NODE_REQUEST;
         match net.fabric.call(net.provider, from, &request, deadline) {
             Ok(call) => {
                 *node = NodeState::Opening {
@@ -256,7 +307,7 @@ impl FarStore {
 
     fn lose(&mut self, from: ConnectionId) -> Option<StoreEvent> {
         let index = self.nodes.iter().position(|node| match node {
-            NodeState::Connecting { connection }
+            NodeState::Connecting { connection, .. }
             | NodeState::Opening { connection, .. }
             | NodeState::Up { connection, .. } => *connection == from,
             NodeState::Lost => false,
@@ -301,7 +352,7 @@ impl FarStore {
             return;
         };
         let request = NodeRequest::AllocateExtent { slots: *slots }.to_bytes();
-        let deadline = net.now + NODE_DEADLINE;
+        let deadline = net.now + NODE_REQUEST;
         if let Ok(call) = net
             .fabric
             .call(net.provider, *connection, &request, deadline)
@@ -330,7 +381,7 @@ impl FarStore {
         // Refused for want of a credit: the node frees it when this client goes.
         let _ = net
             .fabric
-            .call(net.provider, *connection, &request, net.now + NODE_DEADLINE);
+            .call(net.provider, *connection, &request, net.now + NODE_REQUEST);
     }
 
     /// Room that the pager believes in, for messages to people.

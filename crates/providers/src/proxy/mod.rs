@@ -5,7 +5,7 @@
 //! [`ProxyServer`], and the agent has a [`ProxyProvider`], which is a provider like any other.
 //!
 //! * Rare calls are a packet there and a packet back on a `SOCK_SEQPACKET` socket. The near half waits
-//!   for the answer, no longer than [`CALL_TIMEOUT`].
+//!   for the answer, no longer than [`PROXY_ANSWER`](legato_base::timeouts::PROXY_ANSWER).
 //! * Requests go through a ring in shared memory, and completions and events come back through another:
 //!   the rings of the shm provider, with its flags for sleeping and waking. Packets carry how many
 //!   messages were in the ring before them, so that a call finds done what was posted before it, and its
@@ -42,14 +42,9 @@ mod server;
 pub use agent::{ProxyCounters, ProxyProvider};
 pub use server::{ProxyEnd, ProxyServer, Turn, refuse};
 
-use legato_base::Duration;
 use legato_verbs::VerbsError;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-/// How long the near half waits for an answer. The far half does nothing that waits, but may open
-/// a device and have memory pinned.
-pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of regions that one near half can have. A fabric needs about 1 MiB for each node.
 pub const MEMORY_BYTES_MAX: u64 = 256 << 20;

@@ -39,8 +39,9 @@ use alloc::vec::Vec;
 use around::Around;
 use carrier::{Counters, Inbox, Options, Sealing, gid_of};
 use core::net::SocketAddr;
+use legato_base::Random;
 use legato_base::secret::{Keyring, SECRET_LENGTH, SecureRandom};
-use legato_base::{Duration, Random};
+use legato_base::timeouts::{ROCE_ACK_CODE, ROCE_CONNECT_REPEAT, ROCE_RETRIES};
 use legato_transport::adapter::{Chance, ChannelAdapter, Configuration, PathState, Policy};
 use legato_transport::cm::{CaGuid, LocalPort, Parameters};
 use legato_transport::congestion;
@@ -56,12 +57,6 @@ use ports::{Kind, Ports};
 use rustix::fd::BorrowedFd;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Local ACK timeout, 4.096 us * 2^13 = 34 ms, and twice as long each time: a peer that has said nothing
-/// for the sum of all eight, 8.6 s, is given up. What is lost is sent again as soon as measured round
-/// trips say, and then every second at least, so a cable may be out for 7 s. A process that gets no CPU
-/// for one second is no rarity.
-const TIMEOUT: u8 = 13;
-const RETRY_COUNT: u8 = 7;
 /// Not for ever (7): a peer without a receive for 4 ms breaks the promise of its credits.
 const RNR_RETRY: u8 = 6;
 /// 0.64 ms.
@@ -70,9 +65,6 @@ const RNR_TIMER: u8 = 12;
 const ECN_CAPABLE: u8 = 0x02;
 const READS_MAX: u8 = 16;
 const MESSAGE_LENGTH_MAX: u32 = 1 << 30;
-/// Connection management says everything again after so long: networks of machines have a round
-/// trip of less, and `rdma_cm`'s 4 s are for subnet managers.
-const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Pieces of 64 KiB that are received at once.
 const PIECES: usize = 8;
 
@@ -140,14 +132,14 @@ impl RoceProvider {
                 ..Policy::IDEAL
             },
             message_length_max: MESSAGE_LENGTH_MAX,
-            timeout: TIMEOUT,
-            retry_count: RETRY_COUNT,
+            timeout: ROCE_ACK_CODE,
+            retry_count: ROCE_RETRIES,
             rnr_retry: RNR_RETRY,
             rnr_timer: RnrTimer::new(RNR_TIMER),
             path_mtu: PathMtu::Bytes4096,
             reads_max: READS_MAX,
             connection_management: Parameters {
-                response_timeout: RESPONSE_TIMEOUT,
+                response_timeout: ROCE_CONNECT_REPEAT,
                 // A peer knows only the port that it talks to.
                 checks_gids: false,
                 ..Parameters::default()

@@ -9,7 +9,7 @@ use super::segment::OwnSegment;
 use super::socket::{self, Packet, Received};
 use super::wire::{Greeting, Message, PrivateData, WireError};
 use alloc::boxed::Box;
-use legato_base::{Duration, Time};
+use legato_base::{Duration, Time, timeouts};
 use legato_verbs::{
     ConnectionEvent, Event, PRIVATE_DATA_MAX, QueuePair, RejectReason, UnreachableReason,
     VerbsError,
@@ -18,8 +18,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{self, SocketAddrUnix};
 
-/// How long a peer has to answer, and a stranger to introduce itself.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon to try again at a listener whose backlog is full.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 
@@ -152,7 +150,7 @@ impl Pair {
     /// be long ago.
     pub(super) fn start_deadline(&mut self, now: Time) {
         if let Phase::Connecting(connecting) = &mut self.phase {
-            connecting.deadline.get_or_insert(now + CONNECT_TIMEOUT);
+            connecting.deadline.get_or_insert(now + timeouts::CONNECT);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::ShmProvider;
 use super::completion::unknown;
-use super::connect::{CONNECT_TIMEOUT, private_data};
+use super::connect::private_data;
 use super::connection::{Connection, PeerMemory};
 use super::hub::Source;
 use super::queue_pair::Phase;
@@ -11,7 +11,7 @@ use super::socket::{self, ListeningSocket, Packet, Received};
 use super::wire::{Greeting, Message, PrivateData, WireError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use legato_base::Time;
+use legato_base::{Time, timeouts};
 use legato_verbs::{
     Address, ConnectionEvent, ConnectionRequest, Event, Listener, QueuePair, QueuePairState,
     RejectReason, VerbsError,
@@ -129,7 +129,7 @@ impl ShmProvider {
                 socket,
                 token,
                 stage: Stage::Greeting {
-                    deadline: self.hub.now + CONNECT_TIMEOUT,
+                    deadline: self.hub.now + timeouts::CONNECT,
                 },
             });
             self.hub.poller.change(token, Source::Inbound(request));

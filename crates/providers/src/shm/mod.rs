@@ -60,7 +60,6 @@ mod wire;
 mod words;
 
 pub use completion::COMPLETION_QUEUE_ENTRIES_MAX;
-pub use connect::CONNECT_TIMEOUT;
 pub use create::{
     ENTRIES_MAX, QUEUE_PAIR_REQUESTS_MAX, QUEUE_PAIRS_MAX, SHARED_RECEIVE_QUEUES_MAX,
 };

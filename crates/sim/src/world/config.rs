@@ -32,6 +32,8 @@ pub struct WorldConfig {
     pub network: SimNetworkConfig,
     /// Draws all of the above but `seed` and `steps` from the seed, so that the two name a world.
     pub varied: bool,
+    /// Now and then everything but the wires and the NICs stands still for so long.
+    pub standstill: Option<Duration>,
     pub attaching: Attaching,
     /// For tests of the checks themselves.
     pub defect: Option<Defect>,
@@ -57,6 +59,7 @@ impl Default for WorldConfig {
                 ..SimNetworkConfig::default()
             },
             varied: true,
+            standstill: None,
             attaching: Attaching::ByChance,
             defect: None,
         }
@@ -88,6 +91,11 @@ impl WorldConfig {
             memory_pages: cache_pages * one_of(&[2, 3, 5]),
             threads: one_of(&[1, 2, 3, 4]) as usize,
             kill_node: (nodes > 1 && one_of(&[0, 1, 2]) == 0).then_some(0),
+            standstill: [
+                None,
+                Some(Duration::from_secs(10)),
+                Some(Duration::from_secs(3600)),
+            ][random.below(3) as usize],
             network,
             varied: false,
             ..self

@@ -231,9 +231,9 @@ impl SimKernel {
     }
 
     /// The program writes to a page that MADV_FREE left. Mostly the agent sees it: it protects such
-    /// pages, but a thread may be faster.
+    /// pages where it is in charge, but a thread may be faster.
     pub(super) fn report_written(&mut self, page: SpacePage) {
-        if !self.happens(WRITTEN_UNSEEN_EVERY) {
+        if self.is_registered(page) && !self.happens(WRITTEN_UNSEEN_EVERY) {
             self.written.push(page);
         }
     }

@@ -42,6 +42,9 @@ use legato_pager::SpaceId;
 use program::State;
 use workload::Workload;
 
+/// Points in time from one standstill to the next, on average.
+const STANDSTILLS_APART: u64 = 4096;
+
 /// Runs the world of a seed: a random program, then an orderly end in which everything must
 /// finish and nothing may be left over.
 ///
@@ -52,6 +55,7 @@ pub fn run(config: WorldConfig) -> Result<Report, Failure> {
     let mut world = World::new(config)?;
     // A stream of its own: what the program does then does not depend on how it was served.
     let mut workload = Workload::new(Random::from_seed(!config.seed), config.memory_pages);
+    let mut random = Random::from_seed(config.seed.rotate_left(32));
     let mut left = config.steps;
     while left > 0 && !world.has_ended() {
         left -= give_work(&mut world, &mut workload, left);
@@ -60,6 +64,11 @@ pub fn run(config: WorldConfig) -> Result<Report, Failure> {
             && world.nodes[node].alive
         {
             world.kill_node(node);
+        }
+        if let Some(time) = config.standstill
+            && random.below(STANDSTILLS_APART) == 0
+        {
+            world.stand_still(time);
         }
         world.advance()?;
     }

@@ -269,6 +269,17 @@ impl World {
         self.nodes[index].freeze(&self.network);
     }
 
+    /// All processes are stopped for a while. What is on the wire arrives, and NICs answer.
+    pub fn stand_still(&mut self, time: Duration) {
+        let end = self.now() + time;
+        while let Some(next) = self.network.next_event_time().filter(|&next| next <= end) {
+            self.network.advance_to(next);
+        }
+        self.network.advance_to(end);
+        self.progress_at = self.progress_at + time;
+        self.reachable_at = self.reachable_at + time;
+    }
+
     /// Lets the world go on until `done` says so.
     ///
     /// # Errors
@@ -468,7 +479,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn fabric_counters(&self) -> legato_fabric::FabricCounters {
+    pub fn fabric_counters(&self) -> legato_fabric::FabricCounters {
         *self.fabric.counters()
     }
 

@@ -210,12 +210,7 @@ fn a_program_whose_agent_dies_is_killed() {
         .agent
         .deadline()
         .expect("the program's own end is awaited first");
-    assert!(
-        scene
-            .agent
-            .handle_time(deadline - AGENT_DEATH_GRACE)
-            .is_none()
-    );
+    assert!(scene.agent.handle_time(deadline - ORPHAN).is_none());
     assert!(!is_released(&held_end));
     let notice = scene.agent.handle_time(deadline);
     assert!(matches!(notice, Some(Notice::AgentDied)), "{notice:?}");

@@ -186,8 +186,8 @@ fn an_agent_that_does_not_answer_counts_with_its_old_share() {
     let mut ledger = Ledger::new(Bytes::mib(64));
     let (first, second, _) = second(&mut ledger, 8 * MIB);
     let _ = ledger.settle(now);
-    assert_eq!(ledger.deadline(now), Some(now + SHRINK_MAX));
-    let later = now + SHRINK_MAX;
+    assert_eq!(ledger.deadline(now), Some(now + CACHE_SHARE));
+    let later = now + CACHE_SHARE;
     let (third, share) = ledger.open();
     ledger.handle_ready(third);
     assert_eq!(share, FLOOR);
@@ -243,7 +243,7 @@ fn who_starves_does_not_wait_for_one_that_cannot_shrink() {
     ledger.handle_usage(second, starving(share, 6 * MIB));
     let orders = ledger.settle(now);
     assert!(!orders.contains(&(second, 6 * MIB)), "others may shrink");
-    let later = now + SHRINK_MAX;
+    let later = now + CACHE_SHARE;
     assert_eq!(ledger.deadline(now), Some(later));
     assert_eq!(ledger.settle(later), [(second, 6 * MIB)]);
     assert_eq!(ledger.shortage(), None, "the first one may be slow");
@@ -438,7 +438,7 @@ fn nothing_is_granted_twice() {
             assert!(granted <= cache + floors, "seed {seed}: {granted}");
         }
         // Whatever the others do, who needs something has it after half a second.
-        tree.now += SHRINK_MAX;
+        tree.now += CACHE_SHARE;
         tree.settle();
         for model in tree.models.iter().filter(|model| model.ready) {
             assert!(model.told >= model.floor, "seed {seed}: {model:?}");

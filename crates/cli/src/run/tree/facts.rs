@@ -1,7 +1,7 @@
 //! What /proc tells about one process.
 
 use super::super::processes::{self, Process};
-use super::{InjectError, Server};
+use super::{InjectError, OWN_AGENT, Server, Verdict};
 use crate::run::{CONTROL_VARIABLE, preload, program};
 use legato_base::Bytes;
 use legato_pager::uffd::same_memory;
@@ -51,6 +51,18 @@ impl Facts {
             return Some(InjectError::Traced);
         }
         self.foreign.then_some(InjectError::Foreign)
+    }
+
+    /// May it yet get an agent, as it is now?
+    pub(super) fn may_be_attended(&self, verdict: Verdict) -> bool {
+        match verdict {
+            Verdict::Inject(_) => true,
+            Verdict::Wait => {
+                let has_barrier = self.refused.or(self.barrier()).is_some();
+                self.looks == 0 || self.asked || (!has_barrier && self.age < OWN_AGENT)
+            }
+            Verdict::Leave | Verdict::Inspect | Verdict::Mention(_) => false,
+        }
     }
 
     pub(super) fn gather_status(&mut self, pid: Pid, all: &[Process]) {

@@ -15,7 +15,7 @@ fn pid(number: i32) -> Pid {
 fn old() -> Facts {
     Facts {
         looks: 3,
-        age: OWN_AGENT_GRACE,
+        age: OWN_AGENT,
         mappings: Some(Mappings::default()),
         ..Facts::default()
     }
@@ -54,15 +54,84 @@ fn a_young_process_is_left_alone() {
     assert_eq!(decide(&facts), Verdict::Wait);
     let facts = Facts {
         may_bring_agent: true,
-        age: OWN_AGENT_GRACE - Duration::from_millis(1),
+        age: OWN_AGENT - Duration::from_millis(1),
         ..old()
     };
     assert_eq!(decide(&facts), Verdict::Wait, "its own agent may yet come");
     let facts = Facts {
-        age: OWN_AGENT_GRACE,
+        age: OWN_AGENT,
         ..facts
     };
     assert_eq!(decide(&facts), Verdict::Inject(Entry::Agent), "lost");
+}
+
+/// The memory nodes are there as long as anybody may yet need them, and no longer.
+#[test]
+fn who_may_yet_be_attended_is_waited_for() {
+    let young = Facts {
+        may_bring_agent: true,
+        age: Duration::ZERO,
+        ..old()
+    };
+    let cases = [
+        (true, Facts { looks: 0, ..old() }),
+        (true, young.clone()),
+        (true, old()),
+        (
+            true,
+            Facts {
+                asked: true,
+                ..old()
+            },
+        ),
+        (
+            false,
+            Facts {
+                refused: Some(InjectError::Traced),
+                ..young
+            },
+        ),
+        (
+            false,
+            Facts {
+                foreign: true,
+                ..old()
+            },
+        ),
+        (
+            false,
+            Facts {
+                shares_memory: true,
+                ..old()
+            },
+        ),
+        (
+            false,
+            Facts {
+                ended: true,
+                ..old()
+            },
+        ),
+    ];
+    for (expected, facts) in cases {
+        assert_eq!(facts.may_be_attended(decide(&facts)), expected, "{facts:?}");
+    }
+    let mut scene = Scene::new();
+    let begin = scene.now;
+    for _ in 0..2 {
+        scene.look(&[]);
+        assert!(!scene.tree.is_settled(begin));
+    }
+}
+
+#[test]
+fn a_process_whose_threads_could_not_be_stopped_is_asked_again() {
+    let mut scene = Scene::new();
+    scene.look(&[]);
+    scene.look(&[]);
+    scene.answer(Err(InjectError::Busy));
+    scene.look(&[]);
+    assert_eq!(scene.asked(), [Entry::Agent; 2]);
 }
 
 #[test]

@@ -33,6 +33,10 @@ const SPIN: Duration = Duration::from_micros(30);
 /// supervisor is seen only by looking.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 
+/// And no longer than this while the pager has work that waits for others: what the kernel or a child
+/// has become ready for comes without a word.
+const BUSY_SLEEP_MAX: Duration = Duration::from_millis(1);
+
 /// What the agent needs of a provider beyond the trait: it registers the agent's private memory,
 /// and it can be slept on. The shell around the agent knows the providers and implements this.
 pub trait ProviderGlue {
@@ -98,6 +102,10 @@ impl<G: ProviderGlue> Agent<G> {
             if worked {
                 active_at = time;
             }
+            let sleep_max = match self.pager.is_busy() {
+                true => BUSY_SLEEP_MAX,
+                false => SLEEP_MAX,
+            };
             if self.keep_share(time) {
                 active_at = time;
             }
@@ -105,7 +113,7 @@ impl<G: ProviderGlue> Agent<G> {
                 self.keep_house(time);
             }
             if time.since(active_at) > SPIN {
-                self.sleep(deadline.min(time + SLEEP_MAX));
+                self.sleep(deadline.min(time + sleep_max));
             }
         }
         self.publish();
@@ -148,7 +156,7 @@ impl<G: ProviderGlue> Agent<G> {
         }
         self.report();
         (
-            worked || self.pager.is_busy() || self.pager.kernel().has_backlog(),
+            worked || self.pager.has_progressed() || self.pager.kernel().has_backlog(),
             deadline,
         )
     }

@@ -115,7 +115,7 @@ impl<G: ProviderGlue> Agent<G> {
         let config = FabricConfig {
             connections_max: welcome.nodes.len() as u32,
             incarnation: welcome.client,
-            liveness: legato_base::wire::node::LIVENESS,
+            liveness: legato_base::timeouts::LIVENESS,
             ..FabricConfig::default()
         };
         let addresses = welcome

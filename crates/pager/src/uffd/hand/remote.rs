@@ -15,6 +15,7 @@ use crate::uffd::residency::Residency;
 use crate::uffd::transfer::Transferred;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
+use legato_base::timeouts::HAND_ANSWER;
 use legato_base::{PAGE_SHIFT, PageNumber};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,9 +26,10 @@ use zerocopy::FromBytes;
 
 /// An answer takes some 20 us, or as long as a busy machine lets the hand wait for a processor.
 /// After this long the agent looks whether the hand waits for it.
-const GLANCE: Timespec = milliseconds(20);
-/// Glances before a hand is given up: 10 s.
-const GLANCES_MAX: u32 = 500;
+const GLANCE_MILLIS: u64 = 20;
+const GLANCE: Timespec = milliseconds(GLANCE_MILLIS.cast_signed());
+/// Glances before a hand is given up. Time in which the agent does not run makes none.
+const GLANCES_MAX: u64 = HAND_ANSWER.as_millis() / GLANCE_MILLIS;
 
 /// Why a hand is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -7,15 +7,11 @@ use super::process::{Memory, Process};
 use super::{Call, InjectionError};
 use crate::uffd::system_call::outcome;
 use alloc::vec::Vec;
-use legato_base::{Duration, Time};
+use legato_base::Time;
+use legato_base::timeouts::{PROCESS_STOP, THREAD_STOP};
 use rustix::io::Errno;
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
-/// All threads of a process together are given so long to stop. A thread in an uninterruptible
-/// sleep (a page fault inside the kernel, a parent in vfork) does not.
-const STOP_MAX: Duration = Duration::from_millis(500);
-/// One thread is given so long before the next one is tried.
-const THREAD_STOP_MAX: Duration = Duration::from_millis(50);
 /// Between two looks at a thread that is to stop.
 const LOOK_AGAIN_NANOS: i64 = 50_000;
 
@@ -51,7 +47,7 @@ pub(super) struct Borrowed {
 
 /// Stops some thread of a process.
 pub(super) fn stop_any(process: &Process) -> Result<i32, InjectionError> {
-    let deadline = now() + STOP_MAX;
+    let deadline = now() + PROCESS_STOP;
     let mut why = InjectionError::Gone;
     for thread in process.threads() {
         if now() >= deadline {
@@ -75,7 +71,7 @@ fn stop(thread: i32) -> Result<(), InjectionError> {
         Err(error) => return Err(InjectionError::of_tracer(error)),
     }
     calls::interrupt(thread).map_err(InjectionError::of_tracer)?;
-    let deadline = now() + THREAD_STOP_MAX;
+    let deadline = now() + THREAD_STOP;
     while now() < deadline {
         match calls::look(thread).map_err(InjectionError::of_tracer)? {
             None => {

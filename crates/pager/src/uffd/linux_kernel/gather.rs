@@ -15,15 +15,15 @@ use crate::uffd::agent::now;
 use crate::uffd::context::MESSAGES_MAX;
 use crate::uffd::program::{is_readable, thread_file, threads_of};
 use alloc::vec::Vec;
-use legato_base::{Duration, Time};
+use legato_base::Duration;
+use legato_base::timeouts::{ANNOUNCEMENTS, Patience};
 use rustix::process::Pid;
 use rustix::thread::{Timespec, nanosleep};
 
 /// A hundred times what the way from the unlock to the queue takes.
 const RUN: u64 = 50_000;
-/// Who gets no CPU for so long gets none. Thirty threads beside others of higher priority wait for one
-/// for more than a second.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// From one look to the next, even if this task gets no CPU for a while.
+const LOOK: Duration = Duration::from_millis(10);
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000,
@@ -32,7 +32,7 @@ const PAUSE: Timespec = Timespec {
 /// Who may not have announced yet what it has done.
 #[derive(Debug)]
 pub(super) struct Gathering {
-    end: Time,
+    patience: Patience,
     process: Pid,
     /// Announcements that were there at the beginning.
     announced: usize,
@@ -61,14 +61,14 @@ impl Ready {
 }
 
 impl Gathering {
-    fn begin(process: Pid, threads: &[Pid], end: Time) -> Self {
+    fn begin(process: Pid, threads: &[Pid], patience: Patience) -> Self {
         // Who is late is looked for afterwards.
         let announced = count_announced(process, threads);
         let late = threads
             .iter()
             .filter_map(|&thread| Some((thread, run_time(process, thread)?)));
         Self {
-            end,
+            patience,
             process,
             announced,
             late: late.collect(),
@@ -84,7 +84,7 @@ impl Gathering {
 
     /// What may be read, once nobody is late and nothing has come since the beginning.
     fn outcome(&mut self) -> Option<Ready> {
-        if now() >= self.end {
+        if self.patience.waited(now()) >= ANNOUNCEMENTS {
             return Some(Ready::INCOMPLETE);
         }
         if !self.nobody_is_late() {
@@ -99,7 +99,7 @@ impl Gathering {
                 sequence: Sequence::Simultaneous,
             }),
             _ => {
-                *self = Self::begin(self.process, &threads, self.end);
+                *self = Self::begin(self.process, &threads, self.patience);
                 None
             }
         }
@@ -125,7 +125,7 @@ impl LinuxKernel {
             if threads.len() <= 1 {
                 return Some(Ready::ALL);
             }
-            Gathering::begin(process, &threads, now() + PATIENCE)
+            Gathering::begin(process, &threads, Patience::new(LOOK, now()))
         };
         loop {
             // What there is to read are faults.

@@ -4,10 +4,11 @@ use super::super::call::{Answer, Call};
 use super::super::codec::{Encoder, Malformed};
 use super::super::packet::{self, PACKET_BYTES_MAX, Received};
 use super::super::rings::{OwnRing, Rings};
-use super::super::{CALL_TIMEOUT, WAKE, call, frame, unframe};
+use super::super::{WAKE, call, frame, unframe};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use legato_base::timeouts::Patience;
 use legato_base::{Duration, Time};
 use legato_verbs::VerbsError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub(super) enum Lost {
     /// Its end of the socket is closed.
     Closed,
-    /// It has not answered for [`CALL_TIMEOUT`].
+    /// It has not answered in time.
     Silent,
     /// It has said what cannot be.
     Misspoke,
@@ -59,19 +60,23 @@ pub(super) struct Line {
     calls: u32,
     lost: Option<Lost>,
     packet: Vec<u8>,
+    limit: Duration,
 }
 
 impl Line {
-    /// Introduces this half, and hears what the NIC is.
-    pub(super) fn open(socket: Arc<OwnedFd>) -> Result<(Self, Answer), VerbsError> {
+    /// Introduces this half, and hears what the NIC is. No answer may take longer than `limit`.
+    pub(super) fn open(
+        socket: Arc<OwnedFd>,
+        limit: Duration,
+    ) -> Result<(Self, Answer), VerbsError> {
         let (own, segment) = OwnRing::create()?;
         let mut bytes = Vec::new();
         let mut encoder = Encoder(&mut bytes);
         frame(1, 0, &mut encoder);
         let version = call::VERSION;
         Call::Hello { version }.encode(&mut encoder);
-        let deadline = now() + CALL_TIMEOUT;
-        let answered = exchange(&socket, (1, &bytes, Some(segment.as_fd())), deadline);
+        let mut wait = Wait::new(limit);
+        let answered = exchange(&socket, (1, &bytes, Some(segment.as_fd())), &mut wait);
         let answered = answered.map_err(Lost::error)?;
         let hello = answered.answer?;
         let peer = answered.descriptor.ok_or(Lost::Misspoke.error())?;
@@ -85,6 +90,7 @@ impl Line {
             calls: 1,
             lost: None,
             packet: bytes,
+            limit,
         };
         Ok((line, hello))
     }
@@ -102,15 +108,15 @@ impl Line {
         if self.is_lost() {
             return Err(VerbsError::DeviceRemoved);
         }
-        let deadline = now() + CALL_TIMEOUT;
-        self.put_all(deadline).map_err(|lost| self.lose(lost))?;
+        let mut wait = Wait::new(self.limit);
+        self.put_all(&mut wait).map_err(|lost| self.lose(lost))?;
         self.calls = self.calls.checked_add(1).unwrap_or(1);
         self.packet.clear();
         let mut encoder = Encoder(&mut self.packet);
         frame(self.calls, self.rings.put_count(), &mut encoder);
         call.encode(&mut encoder);
         let question = (self.calls, self.packet.as_slice(), None);
-        let answered = exchange(&self.socket, question, deadline);
+        let answered = exchange(&self.socket, question, &mut wait);
         answered.map_err(|lost| self.lose(lost))
     }
 
@@ -149,17 +155,17 @@ impl Line {
     }
 
     /// Puts all that waits: what is called must come after it.
-    fn put_all(&mut self, deadline: Time) -> Result<(), Lost> {
+    fn put_all(&mut self, wait: &mut Wait) -> Result<(), Lost> {
         loop {
             self.put_waiting().map_err(|_| Lost::Misspoke)?;
             if self.waiting.is_empty() {
                 return Ok(());
             }
             // Space is made without a word, so it is looked for now and then.
-            match (self.lost, now() < deadline) {
+            match (self.lost, wait.is_over()) {
                 (Some(lost), _) => return Err(lost),
-                (None, false) => return Err(Lost::Silent),
-                (None, true) => wait_for(&self.socket, PollFlags::empty(), now() + SPACE_PAUSE),
+                (None, true) => return Err(Lost::Silent),
+                (None, false) => wait_for(&self.socket, PollFlags::empty(), SPACE_PAUSE),
             }
             self.look();
         }
@@ -214,6 +220,26 @@ impl Line {
     }
 }
 
+/// Who waits for an answer looks again so often, whether or not it has come.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// For an answer.
+struct Wait {
+    patience: Patience,
+    limit: Duration,
+}
+
+impl Wait {
+    fn new(limit: Duration) -> Self {
+        let patience = Patience::new(LOOK, now());
+        Self { patience, limit }
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.patience.waited(now()) >= self.limit
+    }
+}
+
 /// How long a full ring is left alone by who waits for space.
 const SPACE_PAUSE: Duration = Duration::from_micros(100);
 
@@ -221,14 +247,16 @@ const SPACE_PAUSE: Duration = Duration::from_micros(100);
 fn exchange(
     socket: &OwnedFd,
     (number, question, descriptor): (u32, &[u8], Option<BorrowedFd<'_>>),
-    deadline: Time,
+    wait: &mut Wait,
 ) -> Result<Answered, Lost> {
     loop {
         match packet::send(socket, question, descriptor) {
             Ok(()) => break,
-            Err(Errno::AGAIN) if now() < deadline => wait_for(socket, PollFlags::OUT, deadline),
+            Err(Errno::AGAIN) if wait.is_over() => {
+                return Err(Lost::Silent);
+            }
+            Err(Errno::AGAIN) => wait_for(socket, PollFlags::OUT, LOOK),
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(Lost::Silent),
             // A far half that could open no NIC has said so before it left.
             Err(_) => break,
         }
@@ -237,11 +265,13 @@ fn exchange(
     loop {
         let (length, descriptor) = match packet::receive(socket, &mut bytes) {
             Received::Packet(length, descriptor) => (length, descriptor),
-            Received::Nothing if now() < deadline => {
-                wait_for(socket, PollFlags::IN, deadline);
+            Received::Nothing if wait.is_over() => {
+                return Err(Lost::Silent);
+            }
+            Received::Nothing => {
+                wait_for(socket, PollFlags::IN, LOOK);
                 continue;
             }
-            Received::Nothing => return Err(Lost::Silent),
             Received::TooMuch => return Err(Lost::Misspoke),
             Received::Closed => return Err(Lost::Closed),
         };
@@ -261,9 +291,9 @@ fn exchange(
     }
 }
 
-/// Sleeps until the socket is as asked for, or the deadline. Whoever calls looks again.
-fn wait_for(socket: &OwnedFd, flags: PollFlags, deadline: Time) {
-    let left = deadline.since(now()).as_nanos();
+/// Sleeps until the socket is as asked for, or so long. Whoever calls looks again.
+fn wait_for(socket: &OwnedFd, flags: PollFlags, time: Duration) {
+    let left = time.as_nanos();
     let timeout = Timespec {
         tv_sec: (left / 1_000_000_000).cast_signed(),
         tv_nsec: (left % 1_000_000_000).cast_signed(),
@@ -275,4 +305,20 @@ fn now() -> Time {
     let time = clock_gettime(ClockId::Monotonic);
     let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
     Time::ZERO + Duration::from_secs(seconds) + Duration::from_nanos(nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_far_half_that_says_nothing_is_given_up() {
+        let (socket, _silent) = super::super::super::connection().unwrap();
+        let opened = Line::open(Arc::new(socket), Duration::from_millis(1));
+        let errno = Errno::TIMEDOUT.raw_os_error();
+        assert!(
+            matches!(opened, Err(VerbsError::System { errno: said, .. }) if said == errno),
+            "what was opened said nothing"
+        );
+    }
 }

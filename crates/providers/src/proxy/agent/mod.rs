@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 use bounce::{Pool, SLOT_BYTES};
 use core::cell::RefCell;
 use inbox::Ready;
+use legato_base::timeouts::PROXY_ANSWER;
 use legato_base::{Duration, Time};
 use legato_verbs::{
     AccessFlags, AddressVector, CompletionQueue, DeviceAttributes, Event, MemoryRegion,
@@ -45,7 +46,7 @@ pub struct ProxyCounters {
 /// A NIC that another process has opened.
 ///
 /// No call blocks but those that make, change or end an object, which wait for the far half's answer
-/// ([`CALL_TIMEOUT`](super::CALL_TIMEOUT) at most). It starts no thread and keeps no thread-local state.
+/// ([`PROXY_ANSWER`] at most). It starts no thread and keeps no thread-local state.
 /// Dropping it ends all that it has made.
 #[derive(Debug)]
 pub struct ProxyProvider {
@@ -78,7 +79,7 @@ impl ProxyProvider {
     /// What kept the far half from opening the NIC; [`VerbsError::System`] if it is not there.
     pub fn open(socket: OwnedFd) -> Result<Self, VerbsError> {
         let socket = Arc::new(socket);
-        let (mut line, hello) = Line::open(Arc::clone(&socket))?;
+        let (mut line, hello) = Line::open(Arc::clone(&socket), PROXY_ANSWER)?;
         let Answer::Hello(device) = hello else {
             return Err(line.lose(Lost::Misspoke));
         };

@@ -9,8 +9,8 @@ use crate::{Host, PacketSequenceNumber};
 use legato_base::{Duration, Time};
 use legato_verbs::CompletionStatus;
 
-/// A timeout attribute up to this one, 4.096 us * 2^14, leaves it to measurement when packets are sent again.
-const LONGEST_MEASURED: Duration = Duration::from_nanos(4096 << 14);
+/// A timeout attribute up to this one, 4.096 us * 2^15, leaves it to measurement when packets are sent again.
+const LONGEST_MEASURED: Duration = Duration::from_nanos(4096 << 15);
 
 impl Requester {
     /// # Errors
@@ -26,6 +26,8 @@ impl Requester {
         }
         match (self.flow, self.policy.recovery) {
             (Flow::Waiting { deadline, then }, Recovery::Measured) if deadline <= now => {
+                // Nobody looked for so long: nothing was sent again meanwhile, and no answer was seen.
+                self.silent_since = self.silent_since + now.since(deadline);
                 self.expire_measured(now, then, queue, host)
             }
             (Flow::Waiting { deadline, .. }, Recovery::AsAttributes) if deadline <= now => {
