@@ -188,7 +188,7 @@ impl Tree {
         }
     }
 
-    /// True if no process that there was after `since` may yet get an agent.
+    /// True if the last look was after `since`, and found nobody who may yet get an agent.
     pub(crate) fn is_settled(&self, since: Instant) -> bool {
         self.settled.is_some_and(|looked| looked > since)
     }

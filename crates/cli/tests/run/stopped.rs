@@ -106,7 +106,8 @@ impl Case {
     /// Puts the run to work and stops it.
     fn stop(&mut self) -> Vec<Process> {
         // Who is to be met standing still stands still before.
-        if !matches!(self.who, Who::Node | Who::Supervisor) {
+        let works_meanwhile = matches!(self.who, Who::Node | Who::Supervisor);
+        if !works_meanwhile {
             self.run.write(b"go\n");
         }
         let stopped = self.stopping();
@@ -114,7 +115,7 @@ impl Case {
         for process in &stopped {
             process.signal(Signal::STOP);
         }
-        if matches!(self.who, Who::Node | Who::Supervisor) {
+        if works_meanwhile {
             self.run.write(b"go\n");
         }
         stopped

@@ -198,20 +198,19 @@ impl FarStore {
         error: ConnectError,
         net: &mut PagerFabric<'_>,
     ) -> Option<StoreEvent> {
-        let again = self.nodes.iter().enumerate().find_map(|(index, node)| {
-            let NodeState::Connecting {
+        let mut nodes = self.nodes.iter().enumerate();
+        let connecting = nodes.find_map(|(index, node)| match node {
+            NodeState::Connecting {
                 connection,
                 to,
                 deadline,
-            } = node
-            else {
-                return None;
-            };
-            let is_due = *connection == from && net.now < *deadline;
-            is_due.then(|| (NodeIndex(index as u32), to.clone(), *deadline))
+            } if *connection == from => Some((NodeIndex(index as u32), to.clone(), *deadline)),
+            _ => None,
         });
-        let silence = ConnectError::Unreachable(UnreachableReason::TimedOut);
-        if let Some((node, to, deadline)) = again.filter(|_| error == silence) {
+        if error == ConnectError::Unreachable(UnreachableReason::TimedOut)
+            && let Some((node, to, deadline)) = connecting
+            && net.now < deadline
+        {
             return self.start(node, to, deadline, net);
         }
         let lost = self.lose(from);

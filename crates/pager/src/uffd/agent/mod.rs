@@ -102,10 +102,6 @@ impl<G: ProviderGlue> Agent<G> {
             if worked {
                 active_at = time;
             }
-            let sleep_max = match self.pager.is_busy() {
-                true => BUSY_SLEEP_MAX,
-                false => SLEEP_MAX,
-            };
             if self.keep_share(time) {
                 active_at = time;
             }
@@ -113,6 +109,10 @@ impl<G: ProviderGlue> Agent<G> {
                 self.keep_house(time);
             }
             if time.since(active_at) > SPIN {
+                let sleep_max = match self.pager.is_busy() {
+                    true => BUSY_SLEEP_MAX,
+                    false => SLEEP_MAX,
+                };
                 self.sleep(deadline.min(time + sleep_max));
             }
         }
