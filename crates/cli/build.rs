@@ -33,7 +33,8 @@ const LINK_ARGUMENTS: [&str; 7] = [
 ];
 
 /// Set for this build script and wrong for another build: flags (coverage, sanitizers) that need
-/// the standard library, and wrappers (clippy) that check instead of compiling.
+/// the standard library, and wrappers (clippy) that check instead of compiling. Likewise
+/// CARGO_TARGET_*_RUSTFLAGS, and the settings of other profiles, CARGO_PROFILE_*.
 const FOREIGN_VARIABLES: [&str; 6] = [
     "CARGO_ENCODED_RUSTFLAGS",
     "RUSTFLAGS",
@@ -103,13 +104,8 @@ fn build(manifest: &Path, crates: &Path) -> PathBuf {
     for argument in LINK_ARGUMENTS {
         cargo.arg(format!("-Clink-arg={argument}"));
     }
-    for name in FOREIGN_VARIABLES {
-        cargo.env_remove(name);
-    }
     for (name, _) in env::vars_os() {
-        let text = name.to_string_lossy();
-        let flags = text.starts_with("CARGO_TARGET_") && text.ends_with("_RUSTFLAGS");
-        if flags || text.starts_with("CARGO_PROFILE_") {
+        if is_foreign(&name.to_string_lossy()) {
             cargo.env_remove(&name);
         }
     }
@@ -119,6 +115,12 @@ fn build(manifest: &Path, crates: &Path) -> PathBuf {
         "the agent's shared object does not build: {status}"
     );
     directory.join(target).join("agent/liblegato_preload.so")
+}
+
+pub(crate) fn is_foreign(variable: &str) -> bool {
+    FOREIGN_VARIABLES.contains(&variable)
+        || variable.starts_with("CARGO_PROFILE_")
+        || variable.starts_with("CARGO_TARGET_") && variable.ends_with("_RUSTFLAGS")
 }
 
 fn variable(name: &str) -> String {

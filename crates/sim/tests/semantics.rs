@@ -4,6 +4,7 @@
     reason = "a step that fails is the test's failure"
 )]
 
+use legato_base::wire::slot::SLOT_STRIDE;
 use legato_base::{Duration, PageNumber};
 use legato_pager::PageRange;
 use legato_sim::provider::SimNetworkConfig;
@@ -228,5 +229,38 @@ fn m46_pages_of_a_lost_node_give_sigbus_and_nothing_else() {
     world.perform(0, Operation::DontNeed(range)).unwrap();
     world.write_all(range, |page| page + (5 << 32)).unwrap();
     world.read_all(1, range).unwrap();
+    end(world, &[range]);
+}
+
+/// Half of the pages of each extent are given up: none may go back to its node. All are: they do.
+#[test]
+fn m17_an_extent_goes_back_with_its_last_page() {
+    /// Slots of an extent, and their bytes.
+    const EXTENT: u64 = 2048;
+    const BYTES: u64 = EXTENT * SLOT_STRIDE as u64;
+    let config = WorldConfig {
+        nodes: 1,
+        ..config()
+    };
+    let (mut world, range) = filled(config, 8 * EXTENT);
+    world.pass(Duration::from_millis(50)).unwrap();
+    for page in range.start.0..range.end().0 {
+        if page % 2 == 0 {
+            let one = PageRange::new(PageNumber(page), 1);
+            world.perform(0, Operation::DontNeed(one)).unwrap();
+        }
+    }
+    // Pages leave, which is when the pager looks at its extents.
+    world.read_all(0, range).unwrap();
+    world.pass(Duration::from_millis(50)).unwrap();
+    let used = world.node_bytes_used();
+    assert!(used >= 7 * BYTES, "{used}");
+    let rest = PageRange::new(range.start, 64);
+    let given_up = PageRange::new(rest.end(), range.count - rest.count);
+    world.perform(0, Operation::DontNeed(given_up)).unwrap();
+    world.read_all(0, rest).unwrap();
+    world.pass(Duration::from_millis(50)).unwrap();
+    let given_back = used - world.node_bytes_used();
+    assert!(given_back >= 4 * BYTES, "{given_back}");
     end(world, &[range]);
 }

@@ -27,8 +27,9 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Goes up with every change of a layout in this module.
-pub const CONTROL_VERSION: u32 = 4;
-const TEXT_SIZE: usize = 208;
+pub const CONTROL_VERSION: u32 = 5;
+/// Enough for a sentence that names a node, whose address may be the path of a socket (108 bytes).
+const TEXT_SIZE: usize = 464;
 const MAGIC_AGENT: u32 = u32::from_le_bytes(*b"LGag");
 
 /// A message from an agent.
@@ -99,7 +100,7 @@ struct RawAgentMessage {
 
 /// Bytes of an agent's message.
 pub const AGENT_MESSAGE_SIZE: usize = size_of::<RawAgentMessage>();
-const _: () = assert!(AGENT_MESSAGE_SIZE == 256);
+const _: () = assert!(AGENT_MESSAGE_SIZE == 512);
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

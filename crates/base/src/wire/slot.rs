@@ -13,6 +13,11 @@ pub const SLOT_HEADER_SIZE: usize = 64;
 pub const SLOT_STRIDE: usize = SLOT_HEADER_SIZE + PAGE_SIZE;
 const MAGIC: u32 = u32::from_le_bytes(*b"LGsl");
 
+/// Whether a slot, from its header on, was ever written.
+pub fn is_written(slot: &[u8; SLOT_STRIDE]) -> bool {
+    slot.starts_with(&MAGIC.to_le_bytes())
+}
+
 /// The header as bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

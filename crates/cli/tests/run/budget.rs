@@ -32,7 +32,7 @@ fn of_each(run: &Finished, command: &str, name: &str) -> Vec<u64> {
 
 #[test]
 fn processes_of_one_run_share_one_limit() {
-    let lines = vec![fill("--bytes 128MiB --rounds 3"); 3];
+    let lines = vec![fill("--bytes 128MiB --rounds 2"); 3];
     let run = Run::far("sh")
         .arguments(["-c", &at_once(&lines)])
         .cache_mib(64)
@@ -97,7 +97,7 @@ fn what_a_process_had_is_shared_out_when_it_ends() {
 #[test]
 fn a_process_that_cannot_do_with_its_part_is_not_ended() {
     let hold = test_program("hold");
-    let filler = fill("--bytes 128MiB --rounds 3");
+    let filler = fill("--bytes 128MiB --rounds 2");
     let script = format!("{filler} & {} --bytes 40MiB --lock; wait", hold.display());
     let mut run = Run::far("sh")
         .arguments(["-c", &script])

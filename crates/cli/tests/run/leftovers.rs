@@ -63,6 +63,7 @@ fn m01_the_demo_leaves_nothing_behind() {
         .arguments(["--bytes", "128MiB", "--order", "random"])
         .cache_mib(64)
         .memory_mib(256)
+        .watched_for_leftovers()
         .finish()
         .expect_code(0)
         .expect_far_pages();
@@ -103,6 +104,7 @@ fn holding() -> Running {
         .arguments(["--bytes", "128MiB"])
         .cache_mib(64)
         .memory_mib(256)
+        .watched_for_leftovers()
         .start();
     run.wait_for_output("ready");
     run

@@ -18,7 +18,13 @@ pub(crate) fn expect_within(run: &Finished, cache: u64) {
     let peak = run.seen.anonymous_peak;
     assert!(run.seen.samples > 100, "only {} samples", run.seen.samples);
     assert!(peak > 0, "the program was never seen");
-    assert!(peak <= limit, "{} KiB of {} KiB", peak / 1024, limit / 1024);
+    assert!(
+        peak <= limit,
+        "{} KiB of {} KiB: {:?}",
+        peak / 1024,
+        limit / 1024,
+        run.seen.at_peak
+    );
     assert!(
         run.stat("cache_bytes_peak") <= limit,
         "the summary says {:?}",

@@ -1,7 +1,10 @@
-//! A memory node that dies takes the only copy of its pages with it: that is SIGBUS and a message,
-//! never zeros and never a hang.
+//! A memory node that dies takes the only copy of its pages with it, and one whose memory is bad damages
+//! them: that is SIGBUS and a message, never zeros, never what came, and never a hang.
 
 use crate::harness::{Finished, Node, Run, Running, test_program};
+use legato_base::wire::slot::{SLOT_HEADER_SIZE, SLOT_STRIDE, is_written};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
 
 const PAGES: u64 = 128 * 256;
 
@@ -84,6 +87,56 @@ fn pages_at_another_node_are_not_lost() {
     let [right, lost, wrong] = counts(&run);
     assert_eq!((right + lost, wrong), (PAGES, 0));
     assert!(!run.stderr.contains(&other.address), "{}", run.stderr);
+}
+
+/// Changes a bit of every page that the node has, as bad memory would, and returns how many.
+fn damage_pages(node: &Node) -> u64 {
+    let directory = format!("/proc/{}", node.process().pid);
+    let maps = fs::read_to_string(format!("{directory}/maps")).unwrap();
+    let memory = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("{directory}/mem"))
+        .unwrap();
+    // Extents are memory that the node shares with the agents.
+    let shared = maps.lines().filter(|line| line.contains(" rw-s "));
+    let mut slot = [0; SLOT_STRIDE];
+    let mut damaged = 0;
+    for line in shared {
+        let range = line.split_once(' ').and_then(|(it, _)| it.split_once('-'));
+        let (start, end) = range.expect("a range of addresses");
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        for at in (number(start)..number(end)).step_by(SLOT_STRIDE) {
+            if memory.read_exact_at(&mut slot, at).is_err() || !is_written(&slot) {
+                continue;
+            }
+            let byte = SLOT_HEADER_SIZE + 1234;
+            let changed = [slot[byte] ^ 0x10];
+            memory.write_all_at(&changed, at + byte as u64).unwrap();
+            damaged += 1;
+        }
+    }
+    damaged
+}
+
+#[test]
+fn a_page_that_changed_at_its_node_is_lost_and_never_read() {
+    let node = Node::start("256MiB");
+    let mut run = holding(&[&node], true);
+    let damaged = damage_pages(&node);
+    assert!(damaged >= PAGES / 4, "{damaged} pages were at the node");
+    run.write(b"go\n");
+    let run = run.finish().expect_code(0);
+    let [right, lost, wrong] = counts(&run);
+    assert_eq!((right + lost, wrong), (PAGES, 0), "{}", run.stderr);
+    assert!(lost >= PAGES / 4, "{lost} lost of {damaged} damaged");
+    assert_eq!(run.stat("pages_rejected"), run.stat("pages_lost"));
+    let message = format!("{} gave back what is not it", node.address);
+    assert!(run.stderr.contains(&message), "{}", run.stderr);
+    // Not one for each page.
+    let told = run.stderr.matches(&message).count();
+    assert!(told < 24, "{}", run.stderr);
+    assert!(run.stderr.contains("pages so far"), "{}", run.stderr);
 }
 
 #[test]

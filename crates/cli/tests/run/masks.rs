@@ -16,7 +16,7 @@ const EVERYTHING: &str = "touch,calls,discard,remap,unmap,protect,heap,fork";
 fn pattern() -> Run {
     Run::far(test_program("pattern"))
         .arguments(["--bytes", sized("48MiB", "24MiB"), "--seed", "23"])
-        .arguments(["--operations", sized("1000", "300"), "--phase", EVERYTHING])
+        .arguments(["--operations", sized("1000", "150"), "--phase", EVERYTHING])
         .cache_mib(sized(16, 12))
         .memory_mib(512)
 }

@@ -50,8 +50,8 @@ fn the_pattern_program_has_its_pages_at_second_hand() {
     let world = World::new(MTU, "", "1GiB");
     let phases = "touch,calls,discard,remap,unmap,protect,heap,fork,busy-fork";
     let run = proxied(&world, test_program("pattern"))
-        .arguments(["--bytes", sized("64MiB", "24MiB")])
-        .arguments(["--operations", sized("400", "40")])
+        .arguments(["--bytes", sized("64MiB", "20MiB")])
+        .arguments(["--operations", sized("400", "20")])
         .arguments(["--seed", "11", "--phase", phases])
         .cache_mib(sized(24, 12))
         .start();

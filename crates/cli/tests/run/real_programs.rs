@@ -26,7 +26,7 @@ fn numpy_gives_the_same_results() {
 fn sort_gives_the_same_file() {
     let directory = test_directory();
     let input = directory.join("input");
-    fs::write(&input, lines(sized(1_200_000, 300_000))).unwrap();
+    fs::write(&input, lines(sized(1_200_000, 200_000))).unwrap();
     let run = |run: Run, output: &Path| {
         // -S keeps all lines in memory; the temporary directory stays empty.
         run.arguments(["--parallel=2", "-S", "1G", "-o"])

@@ -118,15 +118,15 @@ fn the_summary_is_short_and_can_be_silenced() {
 #[test]
 fn the_statistics_have_every_field() {
     let run = Run::far(test_program("scan"))
-        .arguments(["--bytes", "192MiB", "--order", "random", "--rounds", "2"])
-        .cache_mib(64)
+        .arguments(["--bytes", "48MiB", "--order", "random", "--rounds", "2"])
+        .cache_mib(16)
         .memory_mib(512)
         .finish()
         .expect_code(0)
         .expect_far_pages();
     assert_eq!(run.stat("exit_status"), 0);
-    assert_eq!(run.stat("cache_bytes_limit"), 64 * MIB);
-    assert!(run.stat("cache_bytes_peak") > 32 * MIB);
+    assert_eq!(run.stat("cache_bytes_limit"), 16 * MIB);
+    assert!(run.stat("cache_bytes_peak") > 8 * MIB);
     let (p50, p99, max) = (
         run.stat("fault_ns/p50"),
         run.stat("fault_ns/p99"),

@@ -149,14 +149,14 @@ fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
     let address = format!("roce://{}", hosts.server.address);
     let node = hosts.server.node("512MiB", &address);
     let running = Run::far(test_program("fill"))
-        .arguments(["--bytes", sized("192MiB", "96MiB")])
+        .arguments(["--bytes", sized("192MiB", "48MiB")])
         .arguments(["--threads", "2", "--rounds", "4"])
-        .cache_mib(sized(64, 32))
+        .cache_mib(sized(64, 16))
         .option("--nodes", &address)
         .on(&hosts.client)
         .start();
     poll_until("pages are far", PATIENCE, || {
-        hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(sized(64, 32) << 20)
+        hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(sized(64, 16) << 20)
     });
     hosts.cut_cable();
     // What happens meanwhile is that nothing arrives: there is nothing else to wait for.

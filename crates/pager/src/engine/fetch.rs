@@ -132,20 +132,28 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         self.counters.pages_fetched += 1;
-        let record = far.and_then(|slot| self.store.extents.record(slot));
-        match record.map(|record| self.verify(frame, &record)) {
-            Some(Ok(())) => {
-                entry_location(&mut self.table, page, Location::Arrived { frame, demanded });
-                self.arrived.push(frame);
-            }
-            Some(Err(_)) | None => {
-                self.counters.pages_rejected += 1;
-                self.release_frame(frame);
-                self.lose_page(page);
-                self.events.push_back(PagerEvent::PageRejected { page });
-                self.wait_again(page, now);
-            }
+        let verified = far.and_then(|slot| {
+            let record = self.store.extents.record(slot)?;
+            let (node, _) = self.store.extents.locate(slot)?;
+            Some((node, self.verify(frame, &record)))
+        });
+        if let Some((_, Ok(()))) = verified {
+            entry_location(&mut self.table, page, Location::Arrived { frame, demanded });
+            self.arrived.push(frame);
+            return;
         }
+        self.release_frame(frame);
+        self.lose_page(page);
+        // Without a record the slot is lost with its node, which has been told.
+        if let Some((node, Err(mismatch))) = verified {
+            self.counters.pages_rejected += 1;
+            self.events.push_back(PagerEvent::PageRejected {
+                page,
+                node,
+                mismatch,
+            });
+        }
+        self.wait_again(page, now);
     }
 
     /// A fetch that never ends: its page is served anew, and the frame is nobody's.

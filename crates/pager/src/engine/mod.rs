@@ -36,6 +36,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use children::{Child, Content};
 use legato_base::timeouts::Patience;
+use legato_base::wire::slot::SlotMismatch;
 use legato_base::wire::stats::{AgentCounters, StatsPage};
 use legato_base::{Bytes, ClientId, PageChecksum, PageNumber, Time};
 use legato_fabric::{ConnectError, Fabric, FabricEvent, OperationId};
@@ -96,7 +97,11 @@ pub enum PagerEvent {
     /// A node is gone, and with it the only copy of so many pages.
     NodeLost { node: NodeIndex, pages: u64 },
     /// A fetched page was not what its record says, and there is no other copy.
-    PageRejected { page: SpacePage },
+    PageRejected {
+        page: SpacePage,
+        node: NodeIndex,
+        mismatch: SlotMismatch,
+    },
     /// Pages must leave and no node has room: the program cannot go on.
     FarMemoryFull { held: Bytes },
     /// Nothing that is local can leave, and the limit is reached: the program cannot go on.

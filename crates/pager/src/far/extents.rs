@@ -273,4 +273,23 @@ mod tests {
         assert_eq!(spare.id, ExtentId(1));
         assert_eq!(extents.free(), u64::from(EXTENT_SLOTS));
     }
+
+    #[test]
+    fn an_extent_with_a_page_in_it_is_not_given_back() {
+        let mut extents = extents(&[(0, EXTENT_SLOTS), (0, EXTENT_SLOTS)]);
+        let slots: Vec<_> = (0..2 * EXTENT_SLOTS)
+            .map(|_| extents.allocate().unwrap())
+            .collect();
+        let [first, .., last] = slots[..] else {
+            unreachable!()
+        };
+        for &slot in &slots[1..slots.len() - 1] {
+            extents.release(slot);
+        }
+        assert!(extents.take_spare(0).is_none());
+        extents.release(last);
+        assert_eq!(extents.take_spare(0).unwrap().id, ExtentId(1));
+        assert!(extents.take_spare(0).is_none());
+        assert!(extents.locate(first).is_some());
+    }
 }

@@ -136,6 +136,11 @@ impl Memory {
             .map(|(_, memory)| Rc::clone(memory))
     }
 
+    pub(super) fn all(&self) -> Vec<Rc<RefCell<RegionMemory>>> {
+        let regions = self.regions.values();
+        regions.map(|(_, memory)| Rc::clone(memory)).collect()
+    }
+
     pub(super) fn read(&self, number: RegionNumber, offset: u64, into: &mut [u8]) -> bool {
         let found = self.regions.get(&number);
         found.is_some_and(|(_, memory)| memory.borrow().device_read(offset, into))

@@ -39,6 +39,11 @@ impl SimProvider {
         })
     }
 
+    /// The bytes of all regions, as for [`Self::region_memory`].
+    pub fn all_memory(&self) -> Vec<Rc<RefCell<RegionMemory>>> {
+        self.look(|nic| nic.hardware.memory.all())
+    }
+
     /// True if an event or a completion waits to be polled.
     pub fn has_work(&self) -> bool {
         self.look(|nic| nic.adapter.has_work())

@@ -65,8 +65,8 @@ impl World {
         while let Some(event) = self.pager.poll_event() {
             match event {
                 PagerEvent::Ready => self.ready = true,
-                PagerEvent::NodeLost { .. } | PagerEvent::PageRejected { .. } if self.node_lost => {
-                }
+                PagerEvent::NodeLost { .. } | PagerEvent::PageRejected { .. }
+                    if self.pages_may_be_lost => {}
                 event => return Err(FailureKind::GaveUp(event)),
             }
         }

@@ -2,6 +2,7 @@
 
 use super::failure::FailureKind;
 use crate::provider::{SimNetwork, SimProvider};
+use legato_base::wire::slot::{SLOT_STRIDE, is_written};
 use legato_base::{Bytes, Duration, Time};
 use legato_fabric::FabricConfig;
 use legato_memnode::{NodeConfig, NodeServer};
@@ -73,6 +74,16 @@ impl Node {
         } else {
             turn.deadline
         };
+    }
+
+    /// Every slot that a page was written to.
+    pub(super) fn for_each_slot(&self, mut change: impl FnMut(&mut [u8; SLOT_STRIDE])) {
+        for memory in self.provider.all_memory() {
+            let mut bytes = memory.borrow_mut();
+            let (slots, _) = bytes.as_chunks_mut::<SLOT_STRIDE>();
+            let written = slots.iter_mut().filter(|slot| is_written(slot));
+            written.for_each(&mut change);
+        }
     }
 
     pub(super) fn freeze(&mut self, network: &SimNetwork) {

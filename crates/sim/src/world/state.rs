@@ -9,7 +9,7 @@ use super::program::{Model, Operation, Outcome, State, Step, step};
 use super::report::{History, Report};
 use crate::provider::{SimNetwork, SimProvider};
 use legato_base::histogram::Histogram;
-use legato_base::wire::slot::SLOT_HEADER_SIZE;
+use legato_base::wire::slot::{SLOT_HEADER_SIZE, SLOT_STRIDE};
 use legato_base::{Bytes, ClientId, Duration, PAGE_SIZE, Random, Time};
 use legato_fabric::{Fabric, FabricConfig};
 use legato_pager::replacement::ScanResistant;
@@ -55,7 +55,7 @@ pub struct World {
     pub(super) limit: u64,
     pub(super) starved: bool,
     pub(super) ready: bool,
-    pub(super) node_lost: bool,
+    pub(super) pages_may_be_lost: bool,
     pub(super) accesses: u64,
     pub(super) bus_errors: u64,
     pub(super) forks: u64,
@@ -132,7 +132,7 @@ impl World {
             limit: budget.limit + budget.headroom,
             starved: false,
             ready: false,
-            node_lost: false,
+            pages_may_be_lost: false,
             accesses: 0,
             bus_errors: 0,
             forks: 0,
@@ -261,7 +261,14 @@ impl World {
     /// Kills a memory node, whose memory is gone.
     pub fn kill_node(&mut self, index: usize) {
         self.nodes[index].kill(&self.network);
-        self.node_lost = true;
+        self.pages_may_be_lost = true;
+    }
+
+    /// Changes what a memory node has, behind everybody's back: every slot that a page was written
+    /// to, its header first ([`legato_base::wire::slot`]). Pages may be lost from here on.
+    pub fn change_far_memory(&mut self, node: usize, change: impl FnMut(&mut [u8; SLOT_STRIDE])) {
+        self.pages_may_be_lost = true;
+        self.nodes[node].for_each_slot(change);
     }
 
     /// Stops a memory node and its NIC; what was sent to it waits.
@@ -435,7 +442,7 @@ impl World {
             Outcome::BusError => {
                 self.bus_errors += 1;
                 if let State::Running { operation, .. } = state
-                    && !self.node_lost
+                    && !self.pages_may_be_lost
                 {
                     return Err(match operation {
                         Operation::Read(page) | Operation::Write(page, _) => {

@@ -5,7 +5,7 @@ use super::super::control::ControlListener;
 use super::*;
 use crate::machine::random_name;
 use legato_base::Bytes;
-use legato_base::wire::control::{AgentMessage, WELCOME_SIZE};
+use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, WELCOME_SIZE};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -351,7 +351,7 @@ fn the_connection_of_a_hand_is_passed_on() {
     assert!(scene.agent.hand_over(&order, connection));
     let passed = receive_descriptor(&scene.agent_side, order);
     hand.send(AgentMessageBody::Holds { bytes: 3 }, &[]);
-    let mut bytes = [0; 256];
+    let mut bytes = [0; AGENT_MESSAGE_SIZE];
     let (length, _) = recv(&passed, &mut bytes, RecvFlags::empty()).unwrap();
     let heard = AgentMessage::parse(&bytes[..length]).unwrap();
     assert_eq!(heard.body, AgentMessageBody::Holds { bytes: 3 });

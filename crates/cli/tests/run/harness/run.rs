@@ -5,7 +5,7 @@ use super::cgroup::Cgroup;
 use super::hosts::Host;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
-use super::{DEADLINE, PATIENCE, legato, test_directory};
+use super::{DEADLINE, PATIENCE, legato, sized, test_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
@@ -28,7 +28,10 @@ pub(crate) struct Run {
     options: Option<BTreeMap<String, String>>,
     program: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
+    /// Between two looks at what its processes use.
     pause: Duration,
+    /// Every socket is noted too.
+    notes_sockets: bool,
     quiet: bool,
     /// A control group for everything that is started.
     group: Option<PathBuf>,
@@ -63,7 +66,9 @@ impl Run {
             options: None,
             program: vec![program.as_ref().to_owned()],
             environment: Vec::new(),
-            pause: Duration::from_millis(5),
+            // In a gate nothing is asserted of what is sampled, and looking takes a tenth of the time.
+            pause: Duration::from_millis(sized(5, 100)),
+            notes_sockets: false,
             quiet: true,
             group: None,
             enter: Vec::new(),
@@ -110,9 +115,16 @@ impl Run {
         self
     }
 
-    /// Sampled without a pause to speak of, for the tests of the limit.
+    /// In a soak sampled without a pause to speak of, for the tests of the limit.
     pub(crate) fn watched_closely(mut self) -> Self {
-        self.pause = Duration::from_micros(100);
+        self.pause = sized(Duration::from_micros(100), self.pause);
+        self
+    }
+
+    /// All processes are found, and all their sockets.
+    pub(crate) fn watched_for_leftovers(mut self) -> Self {
+        self.pause = Duration::from_millis(5);
+        self.notes_sockets = true;
         self
     }
 
@@ -185,7 +197,7 @@ impl Run {
             stdin: child.stdin.take(),
             stdout: Capture::of(child.stdout.take().unwrap()),
             stderr: Capture::of(child.stderr.take().unwrap()),
-            sampler: root.map(|root| Sampler::of(root, self.pause)),
+            sampler: root.map(|root| Sampler::of(root, self.pause, self.notes_sockets)),
             _watchdog: root.map(|root| watch(root, mark.clone())),
             begin: Instant::now(),
             child,

@@ -22,7 +22,7 @@ pub(crate) struct Seen {
     pub(crate) processes: BTreeSet<Process>,
     /// Of the last sample.
     resident: Vec<(Process, Resident)>,
-    /// Names of Unix sockets that any of them held.
+    /// Names of Unix sockets that any of them held, where they are noted.
     pub(crate) sockets: BTreeSet<String>,
 }
 
@@ -38,7 +38,7 @@ const SAMPLES_PER_SEARCH: u64 = 32;
 const CLOSE: Duration = Duration::from_millis(1);
 
 impl Sampler {
-    pub(crate) fn of(root: Process, pause: Duration) -> Self {
+    pub(crate) fn of(root: Process, pause: Duration, notes_sockets: bool) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -49,10 +49,13 @@ impl Sampler {
                 if seen.samples % every == 0 {
                     let all = descendants(root);
                     programs = all.iter().copied().filter(Process::is_program).collect();
-                    seen.note(&all);
+                    seen.processes.extend(&all);
+                    if notes_sockets {
+                        seen.note_sockets(&all);
+                    }
                 }
                 seen.sample(&programs);
-                std::thread::sleep(pause);
+                std::thread::park_timeout(pause);
             }
             seen
         });
@@ -61,6 +64,7 @@ impl Sampler {
 
     pub(crate) fn finish(self) -> Seen {
         self.stop.store(true, Relaxed);
+        self.thread.thread().unpark();
         self.thread.join().unwrap()
     }
 }
@@ -85,8 +89,7 @@ impl Seen {
         self.resident = now;
     }
 
-    fn note(&mut self, all: &[Process]) {
-        self.processes.extend(all);
+    fn note_sockets(&mut self, all: &[Process]) {
         let inodes: BTreeSet<String> = all.iter().flat_map(Process::sockets).collect();
         self.sockets.extend(
             unix_sockets()

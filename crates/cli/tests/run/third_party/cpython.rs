@@ -16,7 +16,7 @@ fn python_tests_of_barriers_between_threads() {
 fn python_tests_of_forked_pools() {
     let selected = sized(
         &["test_imap", "test_map", "test_starmap"][..],
-        &["test_map"],
+        &["*WithProcessesTestPool.test_map"],
     );
     passes_its_tests(16, "test_multiprocessing_fork", selected);
 }
@@ -25,7 +25,11 @@ fn python_tests_of_forked_pools() {
 fn python_tests_of_subprocesses() {
     let selected = sized(
         &["test_communicate*", "test_preexec*"][..],
-        &["test_communicate*"],
+        &[
+            "test_communicate",
+            "test_communicate_pipe_buf",
+            "test_communicate_eintr",
+        ],
     );
     passes_its_tests(12, "test_subprocess", selected);
 }

@@ -2,7 +2,7 @@
 //! anonymous memory. (That of ZGC is a shared mapping, which stays local.)
 
 use super::{same_output, source};
-use crate::harness::{system_program, test_directory};
+use crate::harness::{sized, system_program, test_directory};
 use std::process::Command;
 
 #[test]
@@ -37,7 +37,7 @@ fn the_same_map(options: &[&str]) {
     same_output(system_program("java"), 32, |run| {
         run.arguments(options)
             .arguments(["-cp".as_ref(), classes.as_os_str()])
-            .arguments(["MapWork", "800000"])
+            .arguments(["MapWork", sized("800000", "400000")])
     })
     .expect_a_small_cache()
     .expect_within_the_limit();

@@ -1,10 +1,11 @@
 use super::{same_output, source};
-use crate::harness::system_program;
+use crate::harness::{sized, system_program};
 
 #[test]
 fn node_finds_the_same_objects_and_buffers() {
     same_output(system_program("node"), 20, |run| {
-        run.arguments([source("map.js")]).arguments(["150000"])
+        run.arguments([source("map.js")])
+            .arguments([sized("150000", "80000")])
     })
     .expect_a_small_cache()
     .expect_within_the_limit();

@@ -85,6 +85,8 @@ pub struct Agent<G: ProviderGlue> {
     fabric: Fabric<FrameBuffer>,
     pager: Pager<LinuxKernel>,
     nodes: Vec<String>,
+    /// Pages that came back as something else.
+    rejected: u64,
     share: ShareLog,
     housekeeping_at: Time,
     wake_all_at: Time,

@@ -1,11 +1,15 @@
 //! What the agent tells the supervisor: children, and what people must know.
 
 use super::{Agent, ProviderGlue};
-use crate::{PagerEvent, SpaceId, SpacePage, Stuck};
+use crate::{NodeIndex, PagerEvent, SpaceId, SpacePage, Stuck};
 use alloc::format;
 use alloc::string::{String, ToString};
 use legato_base::wire::control::AgentMessageBody;
+use legato_base::wire::slot::SlotMismatch;
 use rustix::process::Signal;
+
+/// Of pages that came back as something else, a line for each of so many.
+const REJECTIONS_TOLD: u64 = 4;
 
 impl<G: ProviderGlue> Agent<G> {
     /// The supervisor holds every userfaultfd too: should the agent die, pages stay missing
@@ -73,10 +77,11 @@ impl<G: ProviderGlue> Agent<G> {
                         &[],
                     );
                 }
-                PagerEvent::PageRejected { page } => self.notice(format!(
-                    "the page at {:#x} came back damaged and there is no other copy",
-                    page.page().address()
-                )),
+                PagerEvent::PageRejected {
+                    page,
+                    node,
+                    mismatch,
+                } => self.tell_rejected(page, node, mismatch),
                 PagerEvent::FarMemoryFull { held } => {
                     let text = format!(
                         "far memory is full: {held} are there and the program needs more; raise \
@@ -112,6 +117,25 @@ impl<G: ProviderGlue> Agent<G> {
                 )),
             }
         }
+    }
+
+    /// Of many such pages only some are told: the first ones, and from there on each time that they are
+    /// twice as many.
+    fn tell_rejected(&mut self, page: SpacePage, node: NodeIndex, mismatch: SlotMismatch) {
+        self.rejected += 1;
+        let so_far = match self.rejected {
+            1..=REJECTIONS_TOLD => String::new(),
+            count if count.is_power_of_two() => format!(" ({count} pages so far)"),
+            _ => return,
+        };
+        self.notice(format!(
+            "the page at {:#x} is lost: {} gave back what is not it ({mismatch}), and there is no \
+             other copy{so_far}",
+            page.page().address(),
+            self.nodes
+                .get(node.0 as usize)
+                .map_or("its node", String::as_str),
+        ));
     }
 
     /// Tells people and goes on: whoever touches the page gets SIGBUS.

@@ -182,6 +182,7 @@ impl<G: ProviderGlue> Agent<G> {
             fabric: parts.fabric,
             pager: parts.pager,
             nodes: welcome.nodes,
+            rejected: 0,
             share: ShareLog::default(),
             housekeeping_at: Time::ZERO,
             wake_all_at: Time::ZERO,
