@@ -9,11 +9,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The two numbers differ in a pid namespace of the program's own, where `own` would name a
 /// stranger here, and strangers must not be killed.
 pub(crate) fn of_agent(peer: Pid, own: u32) -> Option<Pid> {
+    of_agent_as(status, peer, own)
+}
+
+/// As [`of_agent`], with what tells the status of a process.
+fn of_agent_as(status: impl Fn(Pid) -> Option<String>, peer: Pid, own: u32) -> Option<Pid> {
     let own = i32::try_from(own).ok()?;
     let mut candidate = peer;
     // The connected process itself, or the one that made it.
     for _ in 0..2 {
-        let status = status(candidate)?;
+        // The one that made it may be the task in between, which has just ended.
+        let Some(status) = status(candidate) else {
+            break;
+        };
         if innermost_pid(&status) == Some(own) {
             return Some(candidate);
         }
@@ -171,6 +179,27 @@ mod tests {
         let text = "Name:\tPPid: 3\nPPid:\t17\nNSpid:\t400\t2\n";
         assert_eq!(parent(text), Pid::from_raw(17));
         assert_eq!(innermost_pid(text), Some(2));
+    }
+
+    /// Lost: an agent whose maker ended between two looks. The program ran on local
+    /// memory, and nobody said so.
+    #[test]
+    fn an_agent_whose_maker_ends_meanwhile_leads_to_its_program() {
+        let pid = |number| Pid::from_raw(number).unwrap();
+        let (program, maker, agent) = (70, 71, 72);
+        let with_parent = |parent: i32, own: i32| Some(format!("PPid:\t{parent}\nNSpid:\t{own}\n"));
+        let meanwhile = |of: Pid| match of.as_raw_pid() {
+            72 => with_parent(maker, agent),
+            _ => None,
+        };
+        assert_eq!(of_agent_as(meanwhile, pid(agent), 70), Some(pid(program)));
+        // In another namespace the numbers say nothing.
+        let elsewhere = |of: Pid| match of.as_raw_pid() {
+            72 => with_parent(maker, 3),
+            _ => None,
+        };
+        assert_eq!(of_agent_as(elsewhere, pid(agent), 70), None);
+        assert_eq!(of_agent_as(|_| None, pid(agent), 70), None);
     }
 
     #[test]
