@@ -129,6 +129,34 @@ fn m16_contents_follow_a_moved_range_and_new_pages_read_zero() {
     end(world, &[rest, fresh]);
 }
 
+/// Lost: programs that were ended because a page of zeros was on its way to where memory came.
+#[test]
+fn m16_a_thread_may_touch_a_target_before_the_move_is_announced() {
+    let (mut world, range) = filled(config(), 3 * CACHE);
+    let target = world.map(START * 16, range.count).unwrap();
+    let (mut from, mut to) = (range, target);
+    for round in 0..64 {
+        // Some of the pages are out.
+        world.read_all(0, from).unwrap();
+        world.begin(
+            0,
+            Operation::Remap {
+                from,
+                to: to.start,
+                grow: 0,
+            },
+        );
+        world.begin(1, Operation::Read(to.start.plus(round * 16)));
+        world.wait_for(0).unwrap();
+        world.wait_for(1).unwrap();
+        // What has moved goes over something again.
+        let free = world.map(from.start.0, from.count).unwrap();
+        world.write_all(free, |page| page << 8).unwrap();
+        (from, to) = (to, free);
+    }
+    end(world, &[range, target]);
+}
+
 #[test]
 fn m17_pages_that_are_not_needed_read_zero() {
     let (mut world, range) = filled(config(), 3 * CACHE);

@@ -107,8 +107,8 @@ pub(crate) fn decide(facts: &Facts) -> Verdict {
             false => Verdict::Wait,
         };
     }
-    // A vfork child, its parent meanwhile, or an agent that has not connected yet.
-    if facts.shares_memory {
+    // A vfork child, its parent meanwhile, or an agent or hand that has not connected yet.
+    if facts.shares_memory || facts.may_be_hand {
         return Verdict::Wait;
     }
     let Some(mappings) = &facts.mappings else {
@@ -145,6 +145,8 @@ struct Known {
     injected: bool,
     /// The hand in it: it has one as long as that lives.
     hand: Option<Process>,
+    /// When it was last seen to share its memory.
+    shared: Option<Instant>,
 }
 
 impl Known {
@@ -159,6 +161,7 @@ impl Known {
             refused: None,
             injected: false,
             hand: None,
+            shared: None,
         }
     }
 }
@@ -169,6 +172,9 @@ pub(crate) struct Tree {
     injector: Box<dyn Inject>,
     /// By process id.
     known: BTreeMap<i32, Known>,
+    /// All hands that live. One that its agent talks to still must not be stopped, whatever has become
+    /// of its child.
+    hands: Vec<Process>,
     pause: Duration,
     next: Instant,
     mentioned: BTreeSet<String>,
@@ -181,6 +187,7 @@ impl Tree {
         Self {
             injector,
             known: BTreeMap::new(),
+            hands: Vec::new(),
             pause: SCAN_MIN,
             next: now,
             mentioned: BTreeSet::new(),
@@ -232,10 +239,12 @@ impl Tree {
         self.mentioned.insert(command.to_owned())
     }
 
-    /// The hand `task` in `child` has connected.
-    pub(crate) fn note_hand(&mut self, child: Pid, task: Pid) {
+    /// The hand `task` has connected, in `child` if that is still there.
+    pub(crate) fn note_hand(&mut self, child: Option<Pid>, task: Pid) {
         let hand = Process::find(task);
-        if let Some(known) = self.known.get_mut(&child.as_raw_pid()) {
+        self.hands.extend(hand);
+        let known = child.and_then(|child| self.known.get_mut(&child.as_raw_pid()));
+        if let Some(known) = known {
             known.hand = hand;
         }
     }
@@ -281,17 +290,22 @@ impl Tree {
     /// One look; true if something is under way that another look will show soon.
     fn look(&mut self, attended: &[Pid], servers: &[Server], now: Instant) -> (Vec<String>, bool) {
         let all = processes::below();
-        let hands: Vec<Process> = self.known.values().filter_map(|known| known.hand).collect();
+        let lives = |hand: &Process| {
+            all.iter()
+                .any(|seen| seen.is(hand.pid.as_raw_pid(), hand.start))
+        };
+        self.hands.retain(lives);
         self.known
             .retain(|pid, known| all.iter().any(|seen| seen.is(*pid, known.start)));
         let (mut remarks, mut news) = (Vec::new(), false);
         let mut settled = true;
         for process in &all {
-            let (facts, verdict) = if attended.contains(&process.pid) || hands.contains(process) {
-                continue;
-            } else {
-                self.judge(process, &all, servers, now)
-            };
+            let (facts, verdict) =
+                if attended.contains(&process.pid) || self.hands.contains(process) {
+                    continue;
+                } else {
+                    self.judge(process, &all, servers, now)
+                };
             settled &= !facts.may_be_attended(verdict);
             match verdict {
                 Verdict::Leave | Verdict::Inspect => {}
@@ -341,6 +355,13 @@ impl Tree {
         known.looks = known.looks.saturating_add(1);
         if decide(&facts) == Verdict::Inspect {
             facts.gather_status(process.pid, all);
+            if facts.shares_memory {
+                known.shared = Some(now);
+            }
+            let since = known
+                .shared
+                .map(|shared| now.saturating_duration_since(shared));
+            facts.may_be_hand = since.is_some_and(|since| since < OWN_AGENT);
         }
         let mut verdict = decide(&facts);
         if verdict == Verdict::Inspect {

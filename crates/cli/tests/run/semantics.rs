@@ -171,6 +171,17 @@ fn m14_a_page_that_parent_and_child_evict_becomes_two() {
     holds(&["fork-both-evict"]);
 }
 
+/// Lost: an agent that populated a page itself, which had just been moved away; and a minute, when a hand
+/// outlived its child.
+#[test]
+fn m14_what_a_child_shares_moves_away_while_it_is_evicted() {
+    cases(&["fork-moves-shared"])
+        .arguments(["--rounds", sized("1000", "40")])
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+}
+
 #[test]
 fn m14_a_child_outlives_its_parent() {
     holds(&["fork-outlives", "daemon"]);

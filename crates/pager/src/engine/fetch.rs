@@ -132,20 +132,18 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         self.counters.pages_fetched += 1;
-        let verified = far.and_then(|slot| {
-            let record = self.store.extents.record(slot)?;
-            let (node, _) = self.store.extents.locate(slot)?;
-            Some((node, self.verify(frame, &record)))
-        });
-        if let Some((_, Ok(()))) = verified {
+        let record = far.and_then(|slot| self.store.extents.record(slot));
+        let verified = record.map(|record| self.verify(frame, &record));
+        if let Some(Ok(())) = verified {
             entry_location(&mut self.table, page, Location::Arrived { frame, demanded });
             self.arrived.push(frame);
             return;
         }
+        // Without a record the slot is lost with its node, which has been told.
+        let node = far.and_then(|slot| Some(self.store.extents.locate(slot)?.0));
         self.release_frame(frame);
         self.lose_page(page);
-        // Without a record the slot is lost with its node, which has been told.
-        if let Some((node, Err(mismatch))) = verified {
+        if let (Some(node), Some(Err(mismatch))) = (node, verified) {
             self.counters.pages_rejected += 1;
             self.events.push_back(PagerEvent::PageRejected {
                 page,

@@ -29,11 +29,15 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// The first page of a range that is not in the program.
+    /// The first page of a range whose content the pager alone has. Zeros that have not reached the
+    /// program are none: a thread may touch what was moved before the pager knows of the move.
     fn first_out(&self, space: SpaceId, range: PageRange) -> Option<SpacePage> {
+        let is_out = |entry: &PageEntry| {
+            entry.location != Location::Resident && !(entry.unseen && entry.far.is_none())
+        };
         self.table
             .range(space, range)
-            .find(|(_, entry)| entry.location != Location::Resident)
+            .find(|(_, entry)| is_out(entry))
             .map(|(page, _)| page)
     }
 

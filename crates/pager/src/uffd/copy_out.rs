@@ -6,7 +6,7 @@
 //! program drops itself, and nothing else that is announced meanwhile may be lost.
 
 use super::Layout;
-use super::dropper::{Dropped, Dropper};
+use super::dropper::{Dropped, Dropper, PATIENCE};
 use super::linux_kernel::LinuxKernel;
 use super::mappings::mapping_of;
 use super::message::Message;
@@ -20,11 +20,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-/// Reading 128 pages takes some 50 us; longer than this it takes only when one is missing.
-const READ_PATIENCE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
 /// Between two looks at what else may have happened.
 const LOOK_AGAIN: Timespec = Timespec {
     tv_sec: 0,
@@ -57,6 +52,9 @@ impl LinuxKernel {
     /// As `move_out_runs`, for pages that cannot be moved. Of the first run at least one page is
     /// tried, of the others perhaps none.
     pub(super) fn copy_out_runs(&mut self, runs: &mut [Departure]) {
+        if !self.features.can_protect() {
+            return fail_all(runs, EvictError::Fixed);
+        }
         let Some(dropper) = self.take_dropper() else {
             return fail_all(runs, EvictError::Fixed);
         };
@@ -92,7 +90,7 @@ impl LinuxKernel {
         if self.residency.has_pins() {
             return fail_all(runs, EvictError::Pinned);
         }
-        let Some(read) = dropper.read(&ranges_of(&protected), READ_PATIENCE) else {
+        let Some(read) = dropper.read(&ranges_of(&protected), PATIENCE) else {
             return fail_all(runs, EvictError::Again);
         };
         let filled = self.fill_parts(runs, &protected, (read >> PAGE_SHIFT) as u32);

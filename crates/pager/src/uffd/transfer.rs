@@ -78,52 +78,80 @@ pub(super) fn transfer_across(
 /// Moves pages out of a program within the calling task's address space. EBUSY: the page that did
 /// not move is pinned.
 ///
+/// A page that is shared with a forked child or parent refuses to move until it is one process's
+/// alone. `unshare` is given the first such page and how many are to move from there on, and returns
+/// of how many of them, at least one, that is so now.
+///
 /// # Safety
-/// As for [`Userfaultfd::move_pages`]. A page of the source may be written to as its program would
-/// write it, without a change of its content.
+/// As for [`Userfaultfd::move_pages`].
 pub(super) unsafe fn move_out(
     context: &Userfaultfd,
     dst: u64,
     src: u64,
     count: u32,
+    unshare: impl FnMut(u64, u32) -> Result<u32, Errno>,
 ) -> Transferred {
     // SAFETY: the caller's promise.
     let step = |dst, src, bytes| unsafe { context.move_pages(dst, src, bytes, false) };
+    move_with(dst, src, count, &step, unshare)
+}
+
+fn move_with(
+    dst: u64,
+    src: u64,
+    count: u32,
+    step: &impl Fn(u64, u64, u64) -> (u64, Result<(), Errno>),
+    mut unshare: impl FnMut(u64, u32) -> Result<u32, Errno>,
+) -> Transferred {
     let mut moved = 0;
+    // Up to here each page is one process's alone.
+    let mut alone = 0;
     while moved < count {
         let offset = u64::from(moved) << PAGE_SHIFT;
-        let (more, result) = transfer_across(dst + offset, src + offset, count - moved, &step);
+        let (more, result) = transfer_across(dst + offset, src + offset, count - moved, step);
         moved += more;
         let Err(error) = result else { break };
-        let offset = u64::from(moved) << PAGE_SHIFT;
-        if error != Errno::BUSY {
+        if error != Errno::BUSY || moved < alone {
             return (moved, Err(error));
         }
-        match unshare(context, src + offset) {
-            Ok(()) => {}
-            Err(Errno::AGAIN) => return (moved, Err(Errno::AGAIN)),
-            Err(_) => return (moved, Err(error)),
-        }
-        match transfer(dst + offset, src + offset, 1, &step) {
-            (1, _) => moved += 1,
-            (_, Err(Errno::AGAIN)) => return (moved, Err(Errno::AGAIN)),
-            _ => return (moved, Err(Errno::BUSY)),
+        let first = src + (u64::from(moved) << PAGE_SHIFT);
+        match unshare(first, count - moved) {
+            Ok(pages) => alone = moved + pages.max(1),
+            Err(error) => return (moved, Err(error)),
         }
     }
     (moved, Ok(()))
 }
 
-/// Pages shared with a forked child or parent refuse to move until they are one process's alone:
-/// populating for writing copies them, as the program's own write would. A page that still
-/// refuses is pinned by a device.
-fn unshare(context: &Userfaultfd, address: u64) -> Result<(), Errno> {
-    // A page that is write-protected would fault, to whoever is doing this. Where protection is
-    // not to be had there is none.
-    if context.unprotect(address, PAGE_SIZE as u64) == Err(Errno::AGAIN) {
-        return Err(Errno::AGAIN);
+/// Makes a page that is there one process's alone: populating for writing copies what is shared, as
+/// the program's own write would. Where it is missing by now, the calling task waits for whoever
+/// serves it.
+///
+/// # Errors
+/// EAGAIN: the address space is changing.
+pub(super) fn unshare(context: &Userfaultfd, page: u64) -> Result<u32, Errno> {
+    lift_protection(context, page, 1)?;
+    // If it fails the page refuses to move still, as one that is pinned does.
+    let _ = populate(page, PAGE_SIZE as u64);
+    Ok(1)
+}
+
+/// Pages that are write-protected would fault, to whoever populates them.
+///
+/// # Errors
+/// EAGAIN: the address space is changing.
+pub(super) fn lift_protection(context: &Userfaultfd, first: u64, count: u32) -> Result<(), Errno> {
+    match context.unprotect(first, u64::from(count) << PAGE_SHIFT) {
+        Err(Errno::AGAIN) => Err(Errno::AGAIN),
+        // Where protection is not to be had there is none.
+        _ => Ok(()),
     }
-    // SAFETY: the page is present, so nothing is waited for; its content stays.
-    unsafe { rustix::mm::madvise(address as *mut _, PAGE_SIZE, Advice::LinuxPopulateWrite) }
+}
+
+/// Touches pages as a write of what they hold would. Waits for those that are missing.
+pub(super) fn populate(first: u64, length: u64) -> Result<(), Errno> {
+    // SAFETY: no content changes.
+    unsafe { rustix::mm::madvise(first as *mut _, length as usize, Advice::LinuxPopulateWrite) }
 }
 
 #[cfg(test)]
@@ -131,7 +159,7 @@ mod tests {
     use super::*;
     use crate::uffd::context::moved_uncounted;
     use crate::uffd::{Mask, abi};
-    use core::cell::RefCell;
+    use core::cell::{Cell, RefCell};
     use rustix::mm::{MapFlags, ProtFlags};
     use std::vec;
     use std::vec::Vec;
@@ -157,6 +185,55 @@ mod tests {
         assert_eq!(answered(&answers).0, (0, Err(Errno::AGAIN)));
         let twice = [Errno::NOENT, Errno::NOENT, Errno::BUSY];
         assert_eq!(answered(&twice), ((0, Err(Errno::NOENT)), 1));
+    }
+
+    /// Moves four pages of which the kernel refuses those from `shared` on until they are unshared, and
+    /// `pinned` always. Returns the outcome, and what was to be unshared.
+    fn moved_out(
+        shared: u64,
+        pinned: u64,
+        unshared: Result<u32, Errno>,
+    ) -> (Transferred, Vec<(u64, u32)>) {
+        let shared_from = Cell::new(shared * PAGE);
+        let step = |_, src: u64, bytes: u64| {
+            let end = shared_from.get().min(pinned * PAGE);
+            match end.saturating_sub(src).min(bytes) {
+                0 => (0, Err(Errno::BUSY)),
+                done if done < bytes => (done, Err(Errno::BUSY)),
+                all => (all, Ok(())),
+            }
+        };
+        let mut asked = Vec::new();
+        let outcome = move_with(0, 0, 4, &step, |first, count| {
+            asked.push((first / PAGE, count));
+            let pages = unshared?;
+            shared_from.set(first + u64::from(pages) * PAGE);
+            Ok(pages)
+        });
+        (outcome, asked)
+    }
+
+    #[test]
+    fn shared_pages_are_unshared_as_many_at_a_time_as_can_be() {
+        assert_eq!(moved_out(4, 4, Ok(1)), ((4, Ok(())), vec![]));
+        assert_eq!(moved_out(1, 4, Ok(3)), ((4, Ok(())), vec![(1, 3)]));
+        let (outcome, asked) = moved_out(2, 4, Ok(1));
+        assert_eq!((outcome, asked), ((4, Ok(())), vec![(2, 2), (3, 1)]));
+    }
+
+    #[test]
+    fn a_page_that_refuses_though_it_is_not_shared_is_pinned() {
+        let (outcome, asked) = moved_out(0, 2, Ok(4));
+        assert_eq!((outcome, asked), ((2, Err(Errno::BUSY)), vec![(0, 4)]));
+        let (outcome, asked) = moved_out(0, 0, Ok(1));
+        assert_eq!((outcome, asked), ((0, Err(Errno::BUSY)), vec![(0, 4)]));
+    }
+
+    #[test]
+    fn what_cannot_be_unshared_says_why() {
+        for error in [Errno::AGAIN, Errno::NOMEM] {
+            assert_eq!(moved_out(3, 4, Err(error)).0, (3, Err(error)));
+        }
     }
 
     fn map(pages: u64) -> u64 {

@@ -5,7 +5,7 @@ use super::config::Attaching;
 use super::defect::Defect;
 use super::frames::SimFrames;
 use super::physical::{Page, PhysicalMemory};
-use super::space::{Access, Messages, Space};
+use super::space::{Access, Announced, Messages, Space};
 use legato_base::{PAGE_SIZE, PageNumber, Random};
 use legato_pager::{
     Charge, EvictError, FillError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceEvent, SpaceId,
@@ -147,14 +147,19 @@ impl SimKernel {
         grow: u64,
     ) -> Option<u64> {
         // What is at the new place goes first, with an event of its own.
-        let replaced = self.unmap(space, PageRange::new(to, from.count + grow));
+        let target = PageRange::new(to, from.count + grow);
         let place = self.space_mut(space);
-        if !place.remap(from, to.0, grow) {
-            return replaced;
+        let replaced = place.unmap(target).then_some(SpaceEvent::Removed {
+            space,
+            range: target,
+        });
+        let mut events = Vec::from_iter(replaced);
+        if place.remap(from, to.0, grow) {
+            // Moving a mapping ends with unmapping the old one, which is reported as well.
+            events.push(SpaceEvent::Remapped { space, from, to });
+            events.push(SpaceEvent::Removed { space, range: from });
         }
-        // Moving a mapping ends with unmapping the old one, which is reported as well.
-        place.report(SpaceEvent::Remapped { space, from, to });
-        Some(place.report(SpaceEvent::Removed { space, range: from }))
+        (!events.is_empty()).then(|| place.report_all(&events))
     }
 
     pub(super) fn fork(&mut self, parent: SpaceId) -> (SpaceId, Option<u64>) {
@@ -218,12 +223,15 @@ impl SimKernel {
             if faults_only {
                 continue;
             }
-            for event in space.events.drain(..) {
+            while let Some(Announced { event, has_more }) = space.events.pop_front() {
                 space.events_read += 1;
                 let ignored = self.defect == Some(Defect::RemovalsIgnored)
                     && matches!(event, SpaceEvent::Removed { .. });
                 if !ignored {
                     messages.events.push(event);
+                }
+                if has_more {
+                    break;
                 }
             }
         }

@@ -171,9 +171,15 @@ impl Machine {
         }
     }
 
-    /// Reads what the kernel has to say.
+    /// Reads all that the kernel has to say.
     pub fn read(&mut self) -> Messages {
-        self.kernel.read()
+        let mut all = Messages::default();
+        while self.kernel.has_messages() {
+            let more = self.kernel.read();
+            all.events.extend(more.events);
+            all.faults.extend(more.faults);
+        }
+        all
     }
 
     pub fn page(&self, space: SpaceId, page: PageNumber) -> PageState {

@@ -22,7 +22,7 @@ pub(super) struct Space {
     /// Their content may go at any time, until they are written (MADV_FREE).
     pub(super) lazy: BTreeSet<u64>,
     /// Events that the pager has not read.
-    pub(super) events: VecDeque<SpaceEvent>,
+    pub(super) events: VecDeque<Announced>,
     /// Events read so far, and reported so far: who caused one waits until it is read.
     pub(super) events_read: u64,
     pub(super) events_reported: u64,
@@ -33,6 +33,13 @@ pub(super) struct Space {
     pub(super) attached: bool,
     /// Nobody will ever see to it that pages can leave.
     pub(super) unattachable: bool,
+}
+
+/// An event, and whether its call announces another one as soon as it was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Announced {
+    pub(super) event: SpaceEvent,
+    pub(super) has_more: bool,
 }
 
 /// What an access does.
@@ -73,8 +80,16 @@ impl Space {
 
     /// Returns the number that `events_read` must reach before its cause goes on.
     pub(super) fn report(&mut self, event: SpaceEvent) -> u64 {
-        self.events.push_back(event);
-        self.events_reported += 1;
+        self.report_all(&[event])
+    }
+
+    /// As [`Self::report`], of a call that announces one after the other.
+    pub(super) fn report_all(&mut self, events: &[SpaceEvent]) -> u64 {
+        for (index, &event) in events.iter().enumerate() {
+            let has_more = index + 1 < events.len();
+            self.events.push_back(Announced { event, has_more });
+        }
+        self.events_reported += events.len() as u64;
         self.events_reported
     }
 

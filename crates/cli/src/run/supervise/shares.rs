@@ -52,10 +52,8 @@ impl Supervisor {
             return;
         };
         let passed = agent.hand_over(&SupervisorMessage::Hand { pid, address }, connection);
-        if let (true, Some(tree), Some(child)) =
-            (passed, &mut self.tree, processes::of_agent(task, pid))
-        {
-            tree.note_hand(child, task);
+        if let (true, Some(tree)) = (passed, &mut self.tree) {
+            tree.note_hand(processes::of_agent(task, pid), task);
         }
     }
 

@@ -27,6 +27,9 @@ pub(crate) struct Facts {
     /// Its memory is not for this process to see.
     pub(crate) foreign: bool,
     pub(crate) shares_memory: bool,
+    /// It has shared its memory a moment ago: it may be a hand whose child has ended since, and that
+    /// has not connected yet.
+    pub(crate) may_be_hand: bool,
     pub(crate) anonymous: Bytes,
     /// A dynamic program that was told to load the agent, and has not run `main` for long; or one
     /// that is being executed just now.

@@ -144,6 +144,16 @@ fn a_vfork_child_is_left_alone() {
 }
 
 #[test]
+fn who_shared_memory_a_moment_ago_may_be_a_hand() {
+    let facts = Facts {
+        may_be_hand: true,
+        mappings: served(Some(pid(7))),
+        ..old()
+    };
+    assert_eq!(decide(&facts), Verdict::Wait);
+}
+
+#[test]
 fn nothing_is_put_into_the_dead_or_the_attended_or_twice() {
     let cases = [
         (
@@ -372,12 +382,33 @@ fn a_hand_attends_its_child_for_as_long_as_it_lives() {
     scene.look(&[]);
     let hand = Waiting::start();
     let child = scene.child.pid();
-    scene.tree.note_hand(child, hand.pid());
+    scene.tree.note_hand(Some(child), hand.pid());
     scene.look(&[]);
     assert_eq!(scene.asked(), []);
     drop(hand);
     scene.look(&[]);
     assert_eq!(scene.asked(), [Entry::Agent]);
+}
+
+/// Lost: a hand was stopped, and a hand put into it, while its agent waited for its answer.
+#[test]
+fn a_hand_whose_child_has_ended_is_left_alone() {
+    let mut scene = Scene::new();
+    scene.look(&[]);
+    let child = Waiting::start();
+    scene.look(&[scene.child.pid()]);
+    scene.tree.note_hand(Some(child.pid()), scene.child.pid());
+    drop(child);
+    for _ in 0..3 {
+        scene.look(&[]);
+    }
+    assert_eq!(scene.asked(), []);
+    // Nor one whose child had ended when it connected.
+    let mut scene = Scene::new();
+    scene.look(&[]);
+    scene.tree.note_hand(None, scene.child.pid());
+    scene.look(&[]);
+    assert_eq!(scene.asked(), []);
 }
 
 #[test]

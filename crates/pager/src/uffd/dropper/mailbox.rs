@@ -13,11 +13,13 @@ use rustix::io::Errno;
 
 const IDLE: u32 = 0;
 const READ: u32 = 1;
-const READ_DONE: u32 = 2;
-const DROP: u32 = 3;
-const DROP_DONE: u32 = 4;
-/// The agent does not wait for what is being read any more.
-const CANCELLED: u32 = 5;
+const POPULATE: u32 = 2;
+/// What the agent waits for, reading or populating, is done.
+const ANSWERED: u32 = 3;
+/// The agent does not wait for that any more.
+const CANCELLED: u32 = 4;
+const DROP: u32 = 5;
+const DROP_DONE: u32 = 6;
 
 /// A range as its start and its length in bytes.
 pub(super) type Range = [u64; 2];
@@ -26,6 +28,9 @@ pub(super) type Range = [u64; 2];
 pub(super) trait Work {
     /// Reads ranges, one after the other. Returns how many bytes, or a negative errno.
     fn read(&self, ranges: impl Iterator<Item = Range>) -> i64;
+
+    /// Makes all pages of a range this process's alone.
+    fn populate(&self, range: Range) -> Result<(), Errno>;
 
     /// Drops a range whole.
     fn drop_range(&self, range: Range) -> Result<(), Errno>;
@@ -41,7 +46,7 @@ pub(in crate::uffd) struct Mailbox {
     stop: AtomicBool,
     /// Ranges dropped.
     done: AtomicU32,
-    /// Bytes read, or 0 when dropped, or a negative errno.
+    /// Bytes read, or 0 when populated or dropped, or a negative errno.
     result: AtomicI64,
 }
 
@@ -67,7 +72,7 @@ impl Mailbox {
         }
     }
 
-    /// False while the task still reads what was given up.
+    /// False while the task is still at what was given up.
     pub(in crate::uffd) fn is_idle(&self) -> bool {
         self.state.load(Ordering::Acquire) == IDLE
     }
@@ -76,22 +81,37 @@ impl Mailbox {
     /// read. None if that takes longer than `patience`: then a page is missing, and its fault must
     /// be served first.
     pub(in crate::uffd) fn read(&self, ranges: &[PageRange], patience: Timespec) -> Option<u64> {
-        self.post(READ, ranges);
+        let read = self.ask(READ, ranges, patience)?;
+        Some(u64::try_from(read).unwrap_or(0))
+    }
+
+    /// Makes the pages of a range this process's alone, as the program's own write would. None if that
+    /// takes longer than `patience`: then a page is missing, and its fault must be served first.
+    pub(in crate::uffd) fn populate(
+        &self,
+        range: PageRange,
+        patience: Timespec,
+    ) -> Option<Result<(), Errno>> {
+        let result = self.ask(POPULATE, &[range], patience)?;
+        self.finish();
+        Some(error_of(result).map_or(Ok(()), Err))
+    }
+
+    /// Posts work and waits for its result, as long as there is patience.
+    fn ask(&self, work: u32, ranges: &[PageRange], patience: Timespec) -> Option<i64> {
+        self.post(work, ranges);
         let state = &self.state;
         // EINTR, EAGAIN and ETIMEDOUT are all answered by looking. Twice, because a wake-up may be
         // left over from the work before.
         for _ in 0..2 {
-            if state.load(Ordering::Acquire) == READ {
-                wait(state, READ, Some(&patience));
+            if state.load(Ordering::Acquire) == work {
+                wait(state, work, Some(&patience));
             }
         }
         let given_up = state
-            .compare_exchange(READ, CANCELLED, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(work, CANCELLED, Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
-        if given_up {
-            return None;
-        }
-        Some(u64::try_from(self.result.load(Ordering::Acquire)).unwrap_or(0))
+        (!given_up).then(|| self.result.load(Ordering::Acquire))
     }
 
     /// Lets the task drop ranges that it read, one after the other. The agent must go on reading
@@ -123,11 +143,7 @@ impl Mailbox {
         let result = self.result.load(Ordering::Acquire);
         let ranges = self.done.load(Ordering::Acquire) as usize;
         self.finish();
-        let error = match i32::try_from(-result) {
-            Ok(0) => None,
-            Ok(errno) => Some(Errno::from_raw_os_error(errno)),
-            Err(_) => Some(Errno::INVAL),
-        };
+        let error = error_of(result);
         Some(Dropped { ranges, error })
     }
 
@@ -156,21 +172,8 @@ impl Mailbox {
     pub(super) fn serve_once(&self, work: &impl Work) {
         let state = self.state.load(Ordering::Acquire);
         match state {
-            READ => {
-                let read = work.read(self.ranges());
-                self.result.store(read, Ordering::Release);
-                let wanted = self.state.compare_exchange(
-                    READ,
-                    READ_DONE,
-                    Ordering::AcqRel,
-                    Ordering::Acquire,
-                );
-                if wanted.is_ok() {
-                    wake(&self.state);
-                } else {
-                    self.state.store(IDLE, Ordering::Release);
-                }
-            }
+            READ => self.answer(READ, work.read(self.ranges())),
+            POPULATE => self.answer(POPULATE, self.populate_ranges(work)),
             DROP => {
                 let result = self.drop_ranges(work);
                 self.result.store(result, Ordering::Release);
@@ -179,6 +182,27 @@ impl Mailbox {
             // Given up before it was begun.
             CANCELLED => self.state.store(IDLE, Ordering::Release),
             other => wait(&self.state, other, None),
+        }
+    }
+
+    /// The work is done, if the agent still waits for that.
+    fn answer(&self, work: u32, result: i64) {
+        self.result.store(result, Ordering::Release);
+        let wanted =
+            self.state
+                .compare_exchange(work, ANSWERED, Ordering::AcqRel, Ordering::Acquire);
+        if wanted.is_ok() {
+            wake(&self.state);
+        } else {
+            self.state.store(IDLE, Ordering::Release);
+        }
+    }
+
+    /// Returns 0 or a negative errno.
+    fn populate_ranges(&self, work: &impl Work) -> i64 {
+        match self.ranges().try_for_each(|range| work.populate(range)) {
+            Ok(()) => 0,
+            Err(error) => -i64::from(error.raw_os_error()),
         }
     }
 
@@ -206,6 +230,15 @@ impl Mailbox {
             ]
         })
     }
+}
+
+/// The error in a result, which is a negative errno then.
+fn error_of(result: i64) -> Option<Errno> {
+    if result >= 0 {
+        return None;
+    }
+    let errno = i32::try_from(-result);
+    Some(errno.map_or(Errno::INVAL, Errno::from_raw_os_error))
 }
 
 fn change(state: &AtomicU32, to: u32) {

@@ -1,22 +1,31 @@
-//! The task that reads pages which are about to leave by being copied, and drops them.
+//! The task that reads pages which are about to leave by being copied, and drops them; and makes pages
+//! the process's alone that are about to be moved.
 //!
-//! Both may wait for the agent, so the agent cannot do them: `madvise` announces itself through
-//! the userfaultfd and waits until that is read, and reading a page that was dropped meanwhile
-//! faults. The task is a thread of the agent; it has nothing but its stack, and uses no heap.
+//! All of it may wait for the agent, so the agent cannot do it: `madvise` announces itself through
+//! the userfaultfd and waits until that is read, and touching a page that was dropped or moved away
+//! meanwhile faults. The task is a thread of the agent; it has nothing but its stack, and uses no heap.
 
 mod mailbox;
 mod words;
 
 pub(super) use mailbox::Dropped;
 
-use super::Layout;
 use super::system_call::system_call;
+use super::{Layout, transfer};
 use alloc::boxed::Box;
 use core::ffi::c_void;
 use mailbox::{Mailbox, Range, Work};
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use words::RANGES_MAX;
+
+/// Reading or copying 128 pages takes some 50 us; longer than this it takes only when one is missing, or
+/// when the task gets no processor.
+pub(super) const PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 5_000_000,
+};
 
 /// What runs in a new task, on its own stack. It must not return.
 pub type TaskMain = extern "C" fn(*mut c_void) -> !;
@@ -42,7 +51,19 @@ pub(super) struct Dropper {
 }
 
 impl Dropper {
-    pub(super) fn start(layout: &Layout, start_task: StartTask) -> Result<Self, Errno> {
+    /// The one that runs, or a new one; None if there can be none.
+    pub(super) fn running<'a>(
+        this: &'a mut Option<Self>,
+        layout: &Layout,
+        start_task: StartTask,
+    ) -> Option<&'a Self> {
+        if this.is_none() {
+            *this = Self::start(layout, start_task).ok();
+        }
+        this.as_ref()
+    }
+
+    fn start(layout: &Layout, start_task: StartTask) -> Result<Self, Errno> {
         let stack_top = layout.open_dropper_stack()?;
         let task: &'static Task = Box::leak(Box::new(Task {
             mailbox: Mailbox::new(),
@@ -104,6 +125,10 @@ impl Work for Task {
         read.unwrap_or_else(|error| -i64::from(error.raw_os_error()))
     }
 
+    fn populate(&self, [start, length]: Range) -> Result<(), Errno> {
+        transfer::populate(start, length)
+    }
+
     fn drop_range(&self, [start, length]: Range) -> Result<(), Errno> {
         // SAFETY: the agent has the pages' content, and their threads wait for it.
         unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxDontNeed) }
@@ -112,3 +137,5 @@ impl Work for Task {
 
 #[cfg(test)]
 mod orders;
+#[cfg(test)]
+mod tests;

@@ -126,6 +126,11 @@ impl Work for Task {
         ranges.map(|[_, length]| length as i64).sum()
     }
 
+    fn populate(&self, [start, length]: Range) -> Result<(), Errno> {
+        assert_eq!(start, length, "half of a range");
+        Err(Errno::NOMEM)
+    }
+
     fn drop_range(&self, [start, length]: Range) -> Result<(), Errno> {
         assert_eq!(start, length, "half of a range");
         self.is_over.set(start == range(LAST).start.address());
@@ -147,8 +152,34 @@ fn drop_whole(mailbox: &Mailbox, number: u64) {
     assert_eq!((ranges, error), (1, None), "dropped");
 }
 
+fn until_idle(mailbox: &Mailbox) {
+    while !mailbox.is_idle() {
+        thread::yield_now();
+    }
+}
+
 /// A range is read, and dropped if that was in time; then the mailbox is used for another.
-fn evicted() {
+fn evicted(mailbox: &Mailbox) {
+    match mailbox.read(&[range(FIRST)], PATIENCE) {
+        Some(bytes) => {
+            assert_eq!(bytes, range(FIRST).start.address(), "read");
+            mailbox.finish();
+            drop_whole(mailbox, FIRST);
+        }
+        None => until_idle(mailbox),
+    }
+}
+
+/// A range is populated, or given up; then the mailbox is used for another.
+fn populated(mailbox: &Mailbox) {
+    match mailbox.populate(range(FIRST), PATIENCE) {
+        Some(result) => assert_eq!(result, Err(Errno::NOMEM), "populated"),
+        None => until_idle(mailbox),
+    }
+}
+
+/// The agent does something with a task that serves it, and then drops the last range.
+fn beside_a_task(agent: fn(&Mailbox)) {
     let mailbox = Arc::new(Mailbox::new());
     let task = {
         let mailbox = mailbox.clone();
@@ -159,37 +190,27 @@ fn evicted() {
             }
         })
     };
-    match mailbox.read(&[range(FIRST)], PATIENCE) {
-        Some(bytes) => {
-            assert_eq!(bytes, range(FIRST).start.address(), "read");
-            mailbox.finish();
-            drop_whole(&mailbox, FIRST);
-        }
-        None => {
-            while !mailbox.is_idle() {
-                thread::yield_now();
-            }
-        }
-    }
+    agent(&mailbox);
     drop_whole(&mailbox, LAST);
     task.join().unwrap();
 }
 
-fn in_every_order() {
+fn in_every_order(agent: fn(&Mailbox)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
-    model.check(evicted);
+    model.check(move || beside_a_task(agent));
 }
 
 #[test]
 fn what_is_posted_is_what_is_done_and_nobody_waits_for_ever() {
-    in_every_order();
+    in_every_order(evicted);
+    in_every_order(populated);
 }
 
 #[test]
 fn a_range_that_is_not_released_with_its_work_is_noticed() {
     words::RELAXED_STORES.set(true);
-    let failed = catch_unwind(in_every_order);
+    let failed = catch_unwind(|| in_every_order(evicted));
     words::RELAXED_STORES.set(false);
     let payload = failed.expect_err("every order was as it should be");
     let text = payload.downcast::<String>().unwrap();

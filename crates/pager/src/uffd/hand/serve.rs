@@ -77,9 +77,11 @@ pub(super) fn serve(socket: BorrowedFd<'_>, area: (u64, u64), object: (u64, u64)
             Order::MoveOut { from, slot, count } => match &context {
                 Some(context) if slot.saturating_add(count) <= STAGING_PAGES => {
                     let to = staging + (u64::from(slot) << PAGE_SHIFT);
+                    // One at a time: each has just been found present.
+                    let unshare = |first, _| transfer::unshare(context, first);
                     // SAFETY: the agent is in charge of the pages, and keeps what it finds in the
                     // staging pages, which are the hand's.
-                    unsafe { transfer::move_out(context, to, from, count) }
+                    unsafe { transfer::move_out(context, to, from, count, unshare) }
                 }
                 _ => (0, Err(Errno::INVAL)),
             },

@@ -1,21 +1,18 @@
 //! Pages leave and enter the program itself.
 
 use super::{LinuxKernel, evict_error};
-use crate::uffd::dropper::Dropper;
+use crate::uffd::Userfaultfd;
+use crate::uffd::dropper::{Dropper, PATIENCE};
 use crate::uffd::transfer::{self, Transferred, transfer_across};
-use crate::{Departure, EvictError, FrameIndex, SpaceId, SpacePage};
+use crate::{Departure, EvictError, FrameIndex, PageRange, SpaceId, SpacePage};
 use legato_base::PageNumber;
 use rustix::io::Errno;
 
 impl LinuxKernel {
     /// The task that drops pages, if there can be one. The caller puts it back.
     pub(in crate::uffd) fn take_dropper(&mut self) -> Option<Dropper> {
-        if !self.features.can_protect() {
-            return None;
-        }
-        self.dropper
-            .take()
-            .or_else(|| Dropper::start(&self.layout, self.start_task).ok())
+        Dropper::running(&mut self.dropper, &self.layout, self.start_task)?;
+        self.dropper.take()
     }
 
     /// As `move_out`, for pages that cannot be moved.
@@ -53,11 +50,7 @@ impl LinuxKernel {
                     error => return (moved, error),
                 }
             }
-            let to = self.layout.frame(frame.0 + moved);
-            // SAFETY: the frames are empty, and nothing else uses them; the pages are program
-            // memory that the agent has taken charge of, and whose content it keeps.
-            let (more, result) =
-                unsafe { transfer::move_out(&self.own, to, at.address(), count - moved) };
+            let (more, result) = self.move_writable(at, FrameIndex(frame.0 + moved), count - moved);
             moved += more;
             let Err(error) = result else { break };
             let at = page.plus(u64::from(moved));
@@ -75,6 +68,25 @@ impl LinuxKernel {
         (moved, Ok(()))
     }
 
+    /// Moves pages out of mappings that are writable.
+    fn move_writable(&mut self, page: PageNumber, frame: FrameIndex, count: u32) -> Transferred {
+        let Self {
+            own,
+            layout,
+            dropper,
+            start_task,
+            ..
+        } = self;
+        let unshare = |first, count| {
+            let dropper = Dropper::running(dropper, layout, *start_task);
+            unshare(own, dropper.ok_or(Errno::NOMEM)?, first, count)
+        };
+        let to = layout.frame(frame.0);
+        // SAFETY: the frames are empty, and nothing else uses them; the pages are program memory
+        // that the agent has taken charge of, and whose content it keeps.
+        unsafe { transfer::move_out(own, to, page.address(), count, unshare) }
+    }
+
     /// Moves frames into the program, or where the kernel cannot copies them.
     pub(super) fn move_in_own(&self, dst: u64, src: u64, count: u32) -> Transferred {
         let can_move = self.features.can_move();
@@ -87,5 +99,25 @@ impl LinuxKernel {
                 self.own.copy(dst, src, bytes)
             }
         })
+    }
+}
+
+/// As [`transfer::unshare`], for as many pages as can be. The task that drops does it: a thread may
+/// have moved or dropped a page since it was found shared, and only the agent can give it one.
+///
+/// # Errors
+/// EAGAIN: such a page's fault must be served first, or the address space is changing. EDEADLK: the task
+/// waits for one still.
+fn unshare(context: &Userfaultfd, dropper: &Dropper, first: u64, count: u32) -> Result<u32, Errno> {
+    if !dropper.is_idle() {
+        return Err(Errno::DEADLK);
+    }
+    transfer::lift_protection(context, first, count)?;
+    let range = PageRange::new(PageNumber::containing(first), u64::from(count));
+    match dropper.populate(range, PATIENCE) {
+        None => Err(Errno::AGAIN),
+        Some(Ok(())) => Ok(count),
+        // What of it was done is not known: the next page that refuses asks again.
+        Some(Err(_)) => Ok(1),
     }
 }

@@ -1,8 +1,11 @@
 //! Forked processes: each sees its own writes only, whoever evicts, and whoever ends first.
 
 use crate::forked::{fork, reap};
-use crate::ground::{Case, Checked, Failure, Ground, Outcome, call, check, ensure, fill, outcome};
+use crate::ground::{
+    Case, Checked, Failure, Ground, Outcome, call, check, ensure, fill, outcome, resident,
+};
 use crate::transfers::new_pipe;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use legato_base::PAGE_SIZE;
 use legato_test_programs::Arena;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -16,6 +19,7 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("wipe-on-fork", wipe_on_fork),
     ("not-on-fork", not_on_fork),
     ("fork-many", fork_many),
+    ("fork-moves-shared", fork_moves_shared),
 ];
 
 const PAGES: u64 = 512;
@@ -259,5 +263,47 @@ fn fork_many(ground: &Ground) -> Result<Outcome, Failure> {
     }
     ground.evict(&region)?;
     check(&region, 1)?;
+    Ok(Outcome::Passed)
+}
+
+/// A range that a child shares moves away while pages of it are evicted, and leaves its place
+/// (MREMAP_DONTUNMAP): whoever has just found a page shared finds none a moment later.
+fn fork_moves_shared(ground: &Ground) -> Result<Outcome, Failure> {
+    const LENGTH: usize = PAGES as usize * PAGE_SIZE;
+    const FLAGS: i32 = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP | libc::MREMAP_FIXED;
+    let (region, target) = (ground.region(PAGES)?, ground.region(PAGES)?);
+    let (from, to) = (region.address(0), target.address(0));
+    for round in 0..ground.rounds {
+        let version = 1 + round as u32;
+        fill(&region, version);
+        let (parent_gone, held) = new_pipe()?;
+        let child = fork("child", || {
+            call!(close(held.as_raw_fd()))?;
+            ensure!(receive(&parent_gone)? == 0, "the parent spoke");
+            check(&region, version)
+        })?;
+        let over = AtomicBool::new(false);
+        let moved = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    ground.press(256);
+                }
+            });
+            let move_when_some_left = || {
+                while ground.expect_evicted && resident(from, LENGTH)? == PAGES as usize {
+                    std::thread::yield_now();
+                }
+                call!(mremap(from, LENGTH, LENGTH, FLAGS, to))
+            };
+            let moved = move_when_some_left();
+            over.store(true, Relaxed);
+            moved
+        });
+        moved?;
+        drop(held);
+        check(&region, 0)?;
+        check(&target, version)?;
+        reap(child)?;
+    }
     Ok(Outcome::Passed)
 }
