@@ -109,6 +109,11 @@ impl MemoryNode {
         &self.counters
     }
 
+    /// Offers so much from now on. What has been granted stays, also where that is more.
+    pub const fn set_capacity(&mut self, capacity: Bytes) {
+        self.config.capacity = capacity;
+    }
+
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             capacity_bytes: self.config.capacity.0,

@@ -6,7 +6,7 @@ use alloc::rc::Rc;
 use core::cell::RefCell;
 use legato_base::secret::{Keyring, SecureRandom};
 use legato_base::wire::node::{NodeRequest, NodeStatus};
-use legato_base::{ClientId, Duration, Time};
+use legato_base::{Bytes, ClientId, Duration, Time};
 use legato_fabric::{
     ConnectionId, Fabric, FabricConfig, FabricCounters, FabricEvent, NoBuffer, RequestId, Turn,
 };
@@ -93,6 +93,11 @@ impl NodeServer {
     /// As [`Fabric::prove_with`].
     pub fn prove_with(&mut self, keys: Keyring, random: SecureRandom) {
         self.fabric.prove_with(keys, random);
+    }
+
+    /// As [`MemoryNode::set_capacity`].
+    pub fn set_capacity(&mut self, capacity: Bytes) {
+        self.node.borrow_mut().set_capacity(capacity);
     }
 
     /// Of the node, whatever the interface.

@@ -47,9 +47,9 @@ impl Kind {
             .map(|host| SocketAddr::new(host.parse().unwrap(), legato_verbs::ROCE_PORT));
         let (bound, quiet) = match self.lost_per_mille {
             0 => (6, 150),
-            // A packet that is lost costs up to 4 * 67 ms (IB spec, 9.7.5.1.3), one of connection
-            // management 250 ms, and that several times over.
-            _ => (20, 900),
+            // One of connection management that is lost costs 250 ms, several times over; the last word
+            // of a side, all that the other one waits for an answer (`ROCE_RETRIES`), which is 34 s.
+            _ => (60, 900),
         };
         if self.lost_per_mille > 0 {
             link.lose(self.lost_per_mille);

@@ -8,6 +8,7 @@
 mod netns;
 mod peer;
 
+use legato_base::timeouts::{ROCE_ACK_CODE, ROCE_RETRIES};
 use legato_providers::RoceProvider;
 use legato_verbs::{
     Address, CompletionKind, CompletionStatus, ConnectionEvent, Event, Provider, QueuePairState,
@@ -23,10 +24,10 @@ use std::time::{Duration, Instant};
 const FAR: u64 = 128 * 1024;
 /// READs and WRITEs under way when the other side vanishes.
 const UNDER_WAY: u64 = 24;
-/// Eight timeouts, the first of code 13, which is 34 ms, and each twice the one before.
-const SOONEST: Duration = Duration::from_millis(8500);
+/// All timeouts of a packet, each twice the one before (IB spec 9.7.6.1.3): 34.2 s.
+const SOONEST: Duration = Duration::from_nanos((4096 << ROCE_ACK_CODE) * ((2 << ROCE_RETRIES) - 1));
 /// And what a busy machine adds.
-const LATEST: Duration = Duration::from_millis(8600 + 10_000);
+const LATEST: Duration = SOONEST.saturating_add(Duration::from_secs(10));
 
 type RocePeer = Peer<RoceProvider>;
 

@@ -4,6 +4,7 @@
     reason = "a step that fails is the test's failure"
 )]
 
+use legato_base::timeouts::FAR_MEMORY;
 use legato_base::{Bytes, Duration, PageNumber, Random};
 use legato_pager::{PageRange, PagerEvent};
 use legato_sim::provider::SimNetworkConfig;
@@ -278,6 +279,59 @@ fn threads_that_wait_beside_locked_memory_starve() {
     };
     assert!(stuck.stayed > Bytes::pages(CACHE / 2), "{stuck:?}");
     assert!(world.has_starved());
+}
+
+/// A world whose node has room for half of what the program needs, and the page at whose first touch
+/// thread 0 waits for more.
+fn with_full_far_memory() -> (World, PageRange, u64) {
+    let config = WorldConfig {
+        nodes: 1,
+        node_capacity: Bytes::pages(2 * CACHE),
+        ..config()
+    };
+    let mut world = World::new(config).unwrap();
+    let range = world.map(START, 8 * CACHE).unwrap();
+    for page in range.start.0..range.end().0 {
+        world.begin(0, Operation::Write(PageNumber(page), page));
+        world.pass(Duration::from_millis(10)).unwrap();
+        if world.take_outcome(0).is_none() {
+            return (world, range, page);
+        }
+    }
+    panic!("there was room for everything");
+}
+
+/// Lost: a node that had once said that it is full was never asked again, and the program was ended
+/// though another one had given room back.
+#[test]
+fn a_program_that_waits_for_far_memory_gets_what_others_give_back() {
+    let (mut world, range, waits_for) = with_full_far_memory();
+    world.pass(Duration::from_secs(8)).unwrap();
+    world.resize_node(0, Bytes::mib(64));
+    assert_eq!(world.wait_for(0).unwrap(), Outcome::Done);
+    for page in waits_for + 1..range.end().0 {
+        let write = Operation::Write(PageNumber(page), page);
+        world.perform(0, write).unwrap();
+    }
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
+#[test]
+fn far_memory_that_nobody_gives_back_ends_the_program_after_a_while() {
+    let (mut world, ..) = with_full_far_memory();
+    let begin = world.now();
+    let failure = world.wait_for(0).unwrap_err();
+    let FailureKind::GaveUp(PagerEvent::FarMemoryFull { held }) = failure.kind else {
+        panic!("{failure:?}");
+    };
+    assert!((Bytes::pages(CACHE)..=Bytes::pages(2 * CACHE)).contains(&held));
+    let waited = world.now().since(begin);
+    let slack = Duration::from_secs(1);
+    assert!(
+        waited + slack > FAR_MEMORY && waited < FAR_MEMORY + slack,
+        "{waited:?}"
+    );
 }
 
 /// What others have promised may come as soon as all go on.

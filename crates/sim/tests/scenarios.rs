@@ -193,6 +193,17 @@ fn mixed() {
     expect_to_hold("mixed", 10);
 }
 
+/// Found by a soak: a machine that had stood still past the deadline of a call of its own counted as late.
+#[test]
+fn a_machine_is_not_late_for_the_time_that_it_stood_still() {
+    let scenario = find("mixed").unwrap();
+    let options = Options {
+        steps: 60,
+        ..scenario.options(1_795_435_321_000_053_474)
+    };
+    assert_eq!(scenario.run(&options).violation, None);
+}
+
 /// Seeds that nobody has run before, for as long as this takes; a failure names its seed.
 #[test]
 fn mixed_on_new_seeds() {

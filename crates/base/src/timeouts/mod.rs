@@ -20,6 +20,7 @@
 //! | [`PROXY_ANSWER`] | 120 s | an agent from a supervisor that has its NIC and hangs | as where the NIC is removed: the pages that are far are lost |
 //! | [`STARVATION`] | 2 s | a program from waiting for memory for ever | it is ended, with a message |
 //! | [`STARVATION_SHARED`] | 15 s | the same where others have a part of the cache that they may give back | as above |
+//! | [`FAR_MEMORY`] | 10 s | the same where all far memory is taken, and others may give theirs back | as above |
 //! | [`ANNOUNCEMENTS`] | 10 s | the agent from a thread that gets no processor after it has changed the address space | what the threads have done is taken in the order in which it was read, and checked against the mappings |
 //! | [`HAND_ANSWER`] | 60 s | an agent from the task in a forked child that takes its pages out | the child is ended, with a message, if pages of it are lost with the task; else its pages stay local |
 //! | [`CHILD_REACH`] | 2 s | a forked child from waiting for ever until pages can leave it | it gets memory beyond the limit |
@@ -67,6 +68,8 @@ pub const PROXY_ANSWER: Duration = Duration::from_secs(120);
 /// Memory that could not leave is tried again ten times a second.
 pub const STARVATION: Duration = Duration::from_secs(2);
 pub const STARVATION_SHARED: Duration = Duration::from_secs(15);
+/// What a process had comes back within a second of its end, from a node on a busy machine too.
+pub const FAR_MEMORY: Duration = Duration::from_secs(10);
 /// Thirty threads beside others of higher priority wait for a processor for more than a second.
 pub const ANNOUNCEMENTS: Duration = Duration::from_secs(10);
 

@@ -34,17 +34,19 @@ fn right_without(features: &str) -> Finished {
 
 /// Nothing is forked here, so one process's limit holds for all that is seen.
 fn within_limit_without(features: &str) {
-    let run = Run::far(test_program("fill"))
-        .arguments(["--bytes", "64MiB", "--threads", "2", "--rounds", "2"])
-        .environment("LEGATO_MASK_FEATURES", features)
-        .cache_mib(CACHE_MIB)
-        .memory_mib(512)
-        .watched_closely()
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
-    assert_eq!(run.output(), "fill: 16384 pages, 0 wrong\n");
-    crate::limit::expect_within(&run, CACHE_MIB * MIB);
+    crate::limit::expect_within(CACHE_MIB * MIB, || {
+        let run = Run::far(test_program("fill"))
+            .arguments(["--bytes", "64MiB", "--threads", "2", "--rounds", "2"])
+            .environment("LEGATO_MASK_FEATURES", features)
+            .cache_mib(CACHE_MIB)
+            .memory_mib(512)
+            .watched_closely()
+            .finish()
+            .expect_code(0)
+            .expect_far_pages();
+        assert_eq!(run.output(), "fill: 16384 pages, 0 wrong\n");
+        run
+    });
 }
 
 #[test]

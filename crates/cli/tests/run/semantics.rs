@@ -205,12 +205,13 @@ fn m14_a_child_may_write_more_than_the_cache() {
 /// The limit is the family's.
 #[test]
 fn m14_parent_and_child_together_stay_within_the_limit() {
-    let run = cases(&["fork-more-than-the-cache"])
-        .watched_closely()
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
-    limit::expect_within(&run, CACHE_MIB * MIB);
+    limit::expect_within(CACHE_MIB * MIB, || {
+        cases(&["fork-more-than-the-cache"])
+            .watched_closely()
+            .finish()
+            .expect_code(0)
+            .expect_far_pages()
+    });
 }
 
 #[test]

@@ -13,22 +13,26 @@ fn far(program: impl AsRef<Path>) -> Run {
     Run::far(program.as_ref()).cache_mib(32).memory_mib(768)
 }
 
+/// Within the limit, with the exit status, and pages were evicted and fetched.
 #[track_caller]
-fn expect_limited(run: &Finished) {
-    crate::limit::expect_within(run, 32 * MIB);
-    assert_eq!(run.stat("pages_lost"), 0);
+fn expect_limited(cache_mib: u64, code: i32, run: impl Fn() -> Run, check: impl Fn(&Finished)) {
+    crate::limit::expect_within(cache_mib * MIB, || {
+        let run = run().watched_closely().finish();
+        let run = run.expect_code(code).expect_far_pages();
+        check(&run);
+        run
+    });
 }
 
 #[test]
 fn a_static_program_of_glibc_fills_and_checks() {
-    let run = far(static_test_program("fill"))
-        .arguments(["--bytes", "256MiB", "--threads", "2", "--rounds", "2"])
-        .watched_closely()
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
-    assert_eq!(run.output(), "fill: 65536 pages, 0 wrong\n");
-    expect_limited(&run);
+    let run = || {
+        let program = far(static_test_program("fill"));
+        program.arguments(["--bytes", "256MiB", "--threads", "2", "--rounds", "2"])
+    };
+    expect_limited(32, 0, run, |run| {
+        assert_eq!(run.output(), "fill: 65536 pages, 0 wrong\n");
+    });
 }
 
 #[test]
@@ -64,16 +68,12 @@ int main(int count, char **arguments) {
 #[test]
 fn a_static_program_of_musl_has_its_arguments_environment_and_status() {
     let program = static_c("musl-gcc", WALK);
-    let run = far(&program)
-        .arguments(["one", "last one"])
-        .environment("COLOUR", "dark red")
-        .watched_closely()
-        .finish()
-        .expect_code(3)
-        .expect_far_pages();
+    let run = || {
+        let run = far(&program).arguments(["one", "last one"]);
+        run.environment("COLOUR", "dark red")
+    };
     let expected = format!("3 {} last one dark red 0 wrong\n", program.display());
-    assert_eq!(run.output(), expected);
-    expect_limited(&run);
+    expect_limited(32, 3, run, |run| assert_eq!(run.output(), expected));
 }
 
 const GO: &str = r#"
@@ -129,16 +129,14 @@ func main() {
 
 #[test]
 fn a_go_program_with_many_goroutines() {
-    let run = Run::far(compiled_go(GO))
-        .arguments(["here"])
-        .cache_mib(64)
-        .memory_mib(1024)
-        .watched_closely()
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
-    assert_eq!(run.output(), "6400000 entries, 0 wrong, here\n");
-    crate::limit::expect_within(&run, 64 * MIB);
+    let program = compiled_go(GO);
+    let run = || {
+        let run = Run::far(&program).arguments(["here"]);
+        run.cache_mib(64).memory_mib(1024)
+    };
+    expect_limited(64, 0, run, |run| {
+        assert_eq!(run.output(), "6400000 entries, 0 wrong, here\n");
+    });
 }
 
 #[test]

@@ -341,6 +341,7 @@ impl<K: Kernel> Pager<K> {
             .min(again)
             .min(self.measure_at)
             .min(self.children_deadline())
+            .min(self.store.ask_at())
     }
 
     /// True while the pager would do more if it were called again at once.

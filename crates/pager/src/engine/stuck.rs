@@ -2,7 +2,7 @@
 
 use super::{Pager, PagerEvent, Stuck};
 use crate::Kernel;
-use legato_base::timeouts::{Patience, STARVATION, STARVATION_SHARED};
+use legato_base::timeouts::{FAR_MEMORY, Patience, STARVATION, STARVATION_SHARED};
 use legato_base::{Bytes, Duration, Time};
 
 /// Pages that could not leave are tried again so often.
@@ -74,11 +74,10 @@ impl<K: Kernel> Pager<K> {
         let waited = starved.waited(now);
         // In its first turn a thread may wait for what that turn has made room for.
         self.starving = waited > Duration::ZERO;
-        // More than the limit may yet be granted; far memory may not.
-        let patience = if !full && self.may_get_more() {
-            STARVATION_SHARED
-        } else {
-            STARVATION
+        let patience = match full {
+            true => FAR_MEMORY,
+            false if self.may_get_more() => STARVATION_SHARED,
+            false => STARVATION,
         };
         if waited <= patience {
             return;

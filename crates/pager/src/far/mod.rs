@@ -3,6 +3,7 @@
 mod buffer;
 mod extents;
 mod nodes;
+mod room;
 
 pub use buffer::FrameBuffer;
 pub(crate) use extents::Extents;

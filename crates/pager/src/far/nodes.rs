@@ -1,6 +1,7 @@
 //! The memory nodes: connecting to them, asking for extents, losing them.
 
-use super::{EXTENT_SLOTS, EXTENT_SLOTS_MIN, Extents, FrameBuffer};
+use super::room::Room;
+use super::{EXTENT_SLOTS, Extents, FrameBuffer};
 use crate::engine::PagerFabric;
 use crate::entry::SlotRef;
 use alloc::vec::Vec;
@@ -39,15 +40,6 @@ enum NodeState {
 struct Asking {
     call: CallId,
     slots: u32,
-}
-
-/// What the node's last answer about room was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// Ask for extents of this many slots.
-    For(u32),
-    /// Not even for the smallest extent.
-    Full,
 }
 
 /// What happened at a node.
@@ -120,10 +112,25 @@ impl FarStore {
     pub(crate) fn is_full(&self) -> bool {
         self.extents.free() == 0
             && self.nodes.iter().all(|node| match node {
-                NodeState::Up { asking, room, .. } => asking.is_none() && *room == Room::Full,
+                // It is asked again now and then, and full until it says otherwise.
+                NodeState::Up { room, .. } => room.is_full(),
                 NodeState::Lost => true,
                 NodeState::Connecting { .. } | NodeState::Opening { .. } => false,
             })
+    }
+
+    /// When a node is to be asked for room again, while there is none.
+    pub(crate) fn ask_at(&self) -> Time {
+        let at = self.nodes.iter().filter_map(|node| match node {
+            NodeState::Up {
+                asking: None, room, ..
+            } => Some(room.ask_at()),
+            _ => None,
+        });
+        match self.is_full() {
+            true => at.min().unwrap_or(Time::NEVER),
+            false => Time::NEVER,
+        }
     }
 
     /// The connection and place of a slot; None if its node is lost.
@@ -262,12 +269,12 @@ impl FarStore {
                 *node = NodeState::Up {
                     connection,
                     asking: None,
-                    room: Room::For(EXTENT_SLOTS),
+                    room: Room::UNKNOWN,
                 };
                 Some(StoreEvent::Opened)
             }
             (
-                NodeState::Up { asking, .. },
+                NodeState::Up { asking, room, .. },
                 Some(NodeReply::ExtentAllocated {
                     extent,
                     remote_key,
@@ -276,6 +283,7 @@ impl FarStore {
                 }),
             ) => {
                 *asking = None;
+                *room = room.granted();
                 let place = RemoteAddress {
                     key: legato_verbs::RemoteKey(remote_key),
                     address,
@@ -286,12 +294,7 @@ impl FarStore {
             }
             (NodeState::Up { asking, room, .. }, Some(NodeReply::NoRoom { .. })) => {
                 let asked = asking.take().map_or(EXTENT_SLOTS, |asking| asking.slots);
-                let smaller = asked / 4;
-                *room = if smaller >= EXTENT_SLOTS_MIN {
-                    Room::For(smaller)
-                } else {
-                    Room::Full
-                };
+                *room = room.refused(asked, net.now);
                 None
             }
             // No answer, or one that makes no sense: the node is of no use.
@@ -330,36 +333,31 @@ impl FarStore {
 
     /// Asks the node with the fewest extents of this client that may have room.
     fn ask(&mut self, net: &mut PagerFabric<'_>) {
-        let candidate = (0..self.nodes.len())
-            .filter(|&index| {
-                matches!(
-                    self.nodes[index],
-                    NodeState::Up {
-                        asking: None,
-                        room: Room::For(_),
-                        ..
-                    }
-                )
-            })
-            .min_by_key(|&index| self.extents.count_on(NodeIndex(index as u32)));
-        let Some(NodeState::Up {
-            connection,
-            asking,
-            room: Room::For(slots),
-        }) = candidate.map(|index| &mut self.nodes[index])
+        let candidates = (0..self.nodes.len()).filter_map(|index| match &self.nodes[index] {
+            NodeState::Up {
+                asking: None, room, ..
+            } => Some((index, room.to_ask(net.now)?, room.is_full())),
+            _ => None,
+        });
+        let best = candidates.min_by_key(|&(index, _, is_full)| {
+            (is_full, self.extents.count_on(NodeIndex(index as u32)))
+        });
+        let Some((index, slots, _)) = best else {
+            return;
+        };
+        let NodeState::Up {
+            connection, asking, ..
+        } = &mut self.nodes[index]
         else {
             return;
         };
-        let request = NodeRequest::AllocateExtent { slots: *slots }.to_bytes();
+        let request = NodeRequest::AllocateExtent { slots }.to_bytes();
         let deadline = net.now + NODE_REQUEST;
         if let Ok(call) = net
             .fabric
             .call(net.provider, *connection, &request, deadline)
         {
-            *asking = Some(Asking {
-                call,
-                slots: *slots,
-            });
+            *asking = Some(Asking { call, slots });
         }
     }
 
@@ -375,7 +373,7 @@ impl FarStore {
         else {
             return;
         };
-        *room = Room::For(EXTENT_SLOTS);
+        *room = Room::UNKNOWN;
         let request = NodeRequest::ReleaseExtent { extent }.to_bytes();
         // Refused for want of a credit: the node frees it when this client goes.
         let _ = net

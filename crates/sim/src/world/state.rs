@@ -271,6 +271,11 @@ impl World {
         self.nodes[node].for_each_slot(change);
     }
 
+    /// What a memory node has for this program, as when others take some of it, or give it back.
+    pub fn resize_node(&mut self, index: usize, capacity: Bytes) {
+        self.nodes[index].server.set_capacity(capacity);
+    }
+
     /// Stops a memory node and its NIC; what was sent to it waits.
     pub fn freeze_node(&mut self, index: usize) {
         self.nodes[index].freeze(&self.network);

@@ -9,6 +9,8 @@ mod process;
 mod programs;
 mod run;
 mod sampler;
+mod verdict;
+mod watchdog;
 
 pub(crate) use cgroup::Cgroup;
 pub(crate) use hosts::{Hosts, World};
@@ -20,10 +22,11 @@ pub(crate) use programs::{
 };
 pub(crate) use run::{Finished, Run, Running};
 pub(crate) use sampler::held_through;
+pub(crate) use verdict::conclusive;
 
 use std::time::{Duration, Instant};
 
-/// Of a whole run. It is there to end what hangs, on a machine that may be busy with other things.
+/// Of a whole run, on a machine that may be busy with other things. What stands still is ended before.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(900);
 
 /// Of anything that is about to happen, in the same sense.

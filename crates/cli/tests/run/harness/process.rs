@@ -119,6 +119,24 @@ impl Process {
         })
     }
 
+    /// How long its main thread was ready to run and had no processor (Documentation/scheduler/
+    /// sched-stats.rst). Agents have one thread each.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        let times = fs::read_to_string(format!("/proc/{}/schedstat", self.pid)).ok()?;
+        let waited = times.split_whitespace().nth(1)?.parse().ok()?;
+        Some(Duration::from_nanos(waited))
+    }
+
+    /// Time that all its threads have run.
+    pub(crate) fn ran(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
+        let times = tasks.into_iter().flatten().flatten().filter_map(|task| {
+            let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            times.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(times.sum())
+    }
+
     pub(crate) fn command(&self) -> String {
         let bytes = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).replace('\0', " ")

@@ -5,6 +5,7 @@ use super::cgroup::Cgroup;
 use super::hosts::Host;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
+use super::watchdog::{LOOK, watch};
 use super::{DEADLINE, PATIENCE, legato, sized, test_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -18,7 +19,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
@@ -198,7 +199,7 @@ impl Run {
             stdout: Capture::of(child.stdout.take().unwrap()),
             stderr: Capture::of(child.stderr.take().unwrap()),
             sampler: root.map(|root| Sampler::of(root, self.pause, self.notes_sockets)),
-            _watchdog: root.map(|root| watch(root, mark.clone())),
+            _watchdog: root.map(|root| watch(root, mark.clone(), LOOK)),
             begin: Instant::now(),
             child,
             mark,
@@ -229,20 +230,6 @@ pub(crate) struct Running {
     directory: PathBuf,
     stats: PathBuf,
     temporary: PathBuf,
-}
-
-/// Kills the process when the deadline has passed, so that nothing that waits for it waits for ever,
-/// and says what every process of the run was doing.
-fn watch(process: Process, mark: String) -> Sender<()> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        if receiver.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) && process.is_alive() {
-            let left: Vec<String> = marked(&mark).iter().map(Process::describe).collect();
-            eprintln!("killed after {DEADLINE:?}: {left:#?}");
-            process.signal(Signal::KILL);
-        }
-    });
-    sender
 }
 
 /// How a run ended.

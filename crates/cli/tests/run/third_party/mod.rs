@@ -10,7 +10,8 @@ mod perl;
 mod redis_save;
 mod sqlite;
 
-use crate::harness::{Finished, MIB, Run, is_soak};
+use crate::harness::{Finished, MIB, Run, conclusive, is_soak};
+use crate::limit::within;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -26,63 +27,49 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// Runs a program plain and under Legato, to the same output. `arrange` adds what both are given.
-fn same_output(
+#[track_caller]
+fn same_output(program: impl AsRef<OsStr>, cache_mib: u64, arrange: impl Fn(Run) -> Run) {
+    compare(program, cache_mib, arrange, |_, _| Ok(()));
+}
+
+/// The same of a program of one process, which takes several times its cache on local memory, or the run
+/// would show little, and stays within the limit of docs/operations.md (both in a soak only).
+#[track_caller]
+fn same_output_within_the_limit(
     program: impl AsRef<OsStr>,
     cache_mib: u64,
     arrange: impl Fn(Run) -> Run,
-) -> Compared {
-    let plain = arrange(Run::plain(&program)).finish().expect_code(0);
-    let far = arrange(
-        Run::far(&program)
-            .cache_mib(cache_mib)
-            .memory_mib(MEMORY_MIB),
-    )
-    .finish()
-    .expect_code(0);
-    assert_eq!(far.output(), plain.output());
-    assert!(!plain.stdout.is_empty(), "the program says nothing");
-    Compared {
-        plain,
-        far: far.expect_far_pages(),
-        cache_mib,
-    }
-}
-
-struct Compared {
-    plain: Finished,
-    far: Finished,
-    cache_mib: u64,
-}
-
-impl Compared {
-    /// The program takes several times its cache on local memory, or the run shows little. In a soak only.
-    #[track_caller]
-    fn expect_a_small_cache(self) -> Self {
+) {
+    compare(program, cache_mib, arrange, |plain, far| {
         if !is_soak() {
-            return self;
+            return Ok(());
         }
-        let (peak, cache) = (self.plain.seen.anonymous_peak, self.cache_mib * MIB);
+        let (peak, cache) = (plain.seen.anonymous_peak, cache_mib * MIB);
         assert!(
             peak >= 3 * cache,
-            "a peak of {} MiB is no more than a cache of {} MiB can nearly hold: more work",
+            "a peak of {} MiB is no more than a cache of {cache_mib} MiB can nearly hold: more work",
             peak / MIB,
-            self.cache_mib
         );
-        self
-    }
+        within(far, cache)
+    });
+}
 
-    /// The limit of docs/operations.md, for a program of one process. In a soak only.
-    #[track_caller]
-    fn expect_within_the_limit(self) -> Self {
-        if !is_soak() {
-            return self;
-        }
-        let limit = self.cache_mib * MIB * 105 / 100 + 16 * MIB;
-        assert!(
-            self.far.seen.anonymous_peak <= limit,
-            "{} bytes of anonymous memory with a limit of {limit}",
-            self.far.seen.anonymous_peak
-        );
-        self
-    }
+#[track_caller]
+fn compare(
+    program: impl AsRef<OsStr>,
+    cache_mib: u64,
+    arrange: impl Fn(Run) -> Run,
+    bound: impl Fn(&Finished, &Finished) -> Result<(), String>,
+) {
+    let plain = arrange(Run::plain(&program)).finish().expect_code(0);
+    assert!(!plain.stdout.is_empty(), "the program says nothing");
+    let far = || {
+        let run = Run::far(&program)
+            .cache_mib(cache_mib)
+            .memory_mib(MEMORY_MIB);
+        let far = arrange(run).finish().expect_code(0).expect_far_pages();
+        assert_eq!(far.output(), plain.output());
+        far
+    };
+    conclusive(far, |far| bound(&plain, far));
 }

@@ -1,7 +1,7 @@
 //! What the fabric may do: calls and one-sided operations, each with what is known about it.
 
 use super::super::Violation;
-use legato_base::Time;
+use legato_base::{Duration, Time};
 use legato_fabric::{CallId, Effect, OperationError, OperationId};
 use std::collections::BTreeMap;
 
@@ -212,6 +212,20 @@ impl Model {
         let calls = self.open_calls.keys().filter(|key| key.0 == life).count();
         let operations = self.open_operations.keys().filter(|key| key.0 == life);
         calls + operations.count()
+    }
+
+    /// The life stood still for so long: nothing of it is late for that.
+    pub(super) fn forgive(&mut self, life: Life, time: Duration) {
+        let calls = self.open_calls.iter().filter(|(key, _)| key.0 == life);
+        for (_, &number) in calls {
+            let deadline = &mut self.calls[number].deadline;
+            *deadline = *deadline + time;
+        }
+        let operations = self.open_operations.iter().filter(|(key, _)| key.0 == life);
+        for (_, &number) in operations {
+            let deadline = &mut self.operations[number].deadline;
+            *deadline = *deadline + time;
+        }
     }
 
     /// Something of a life that should have an outcome by now.

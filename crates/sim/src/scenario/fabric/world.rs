@@ -29,7 +29,8 @@ pub(super) struct Machine {
     lives: u64,
     /// None while it is dead.
     pub(super) node: Option<Node>,
-    pub(super) frozen: bool,
+    /// Since when it stands still.
+    pub(super) frozen: Option<Time>,
     /// When it thaws, or is started again.
     pub(super) due: Option<Time>,
     /// Its NIC was taken away.
@@ -82,7 +83,7 @@ impl Machine {
             name: names[number % names.len()].to_owned(),
             lives: 0,
             node: None,
-            frozen: false,
+            frozen: None,
             due: None,
             removed: false,
             port_due: None,
@@ -91,7 +92,7 @@ impl Machine {
 
     /// Its software runs.
     pub(super) const fn runs(&self) -> bool {
-        self.node.is_some() && !self.frozen
+        self.node.is_some() && self.frozen.is_none()
     }
 }
 
@@ -230,8 +231,11 @@ impl World {
     /// Ends what was done to a machine.
     pub(super) fn wake_machine(&mut self, number: usize) -> Result<(), Broken> {
         self.machines[number].due = None;
-        if self.machines[number].frozen {
-            self.machines[number].frozen = false;
+        if let Some(since) = self.machines[number].frozen.take() {
+            if let Some(node) = &self.machines[number].node {
+                let stood = self.stage.now().since(since);
+                self.model.forgive(node.life, stood);
+            }
             let name = self.machines[number].name.clone();
             self.stage.network.unfreeze(&name);
             self.stage.note(|| format!("{name} thaws"));

@@ -64,7 +64,7 @@ impl World {
         let act = Act::Freeze(number);
         if self.stage.act(act) && self.machines[number].due.is_none() {
             let machine = &mut self.machines[number];
-            machine.frozen = true;
+            machine.frozen = Some(self.stage.now());
             machine.due = Some(self.stage.network.now() + time);
             self.stage.network.freeze(&machine.name);
         }
