@@ -3,7 +3,7 @@
 use crate::harness::{
     Cgroup, Finished, MIB, Node, PATIENCE, Process, Run, conclusive, poll_until, test_program,
 };
-use crate::limit::{self, expect_within};
+use crate::limit::{self, expect_limited};
 use std::cell::Cell;
 
 /// Runs every line at once, and waits for all of them.
@@ -35,18 +35,10 @@ fn of_each(run: &Finished, command: &str, name: &str) -> Vec<u64> {
 fn processes_of_one_run_share_one_limit() {
     let lines = at_once(&vec![fill("--bytes 128MiB --rounds 2"); 3]);
     let right = "fill: 32768 pages, 0 wrong\n".repeat(3);
+    let run = || Run::far("sh").arguments(["-c", &lines]).memory_mib(1024);
     // The sum over all programs, their agents' memory included.
-    let run = expect_within(64 * MIB, || {
-        let run = Run::far("sh")
-            .arguments(["-c", &lines])
-            .cache_mib(64)
-            .memory_mib(1024)
-            .watched_closely()
-            .finish()
-            .expect_code(0)
-            .expect_far_pages();
+    let run = expect_limited(64, 0, run, |run| {
         assert_eq!(run.output(), right, "{}", run.stderr);
-        run
     });
     let peak = run.stat("local_bytes_peak");
     assert!(peak > 32 * MIB, "the budget is used: {peak} bytes");

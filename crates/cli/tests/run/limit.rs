@@ -7,23 +7,36 @@ pub(crate) const fn stated(cache: u64) -> u64 {
     cache + cache / 20 + 16 * MIB
 }
 
-/// Runs to the end with local memory within the stated limit. That is asserted in a soak only, and what
-/// the machine spoiled is run again.
+/// Runs to the end with local memory within the stated limit. What the machine spoiled is run again.
 #[track_caller]
 pub(crate) fn expect_within(cache: u64, run: impl FnMut() -> Finished) -> Finished {
-    let run = conclusive(run, |run| {
-        if is_soak() {
-            within(run, cache)
-        } else {
-            Ok(())
-        }
-    });
+    let run = conclusive(run, |run| within(run, cache));
     assert_eq!(run.stat("cache_bytes_limit"), cache);
     run
 }
 
-/// What breaks the limit, in words.
+/// The same with a cache of so many MiB, watched closely: the program ends with `code`, pages have gone
+/// far, and `check` looks at the rest.
+#[track_caller]
+pub(crate) fn expect_limited(
+    cache_mib: u64,
+    code: i32,
+    run: impl Fn() -> Run,
+    check: impl Fn(&Finished),
+) -> Finished {
+    expect_within(cache_mib * MIB, || {
+        let run = run().cache_mib(cache_mib).watched_closely().finish();
+        let run = run.expect_code(code).expect_far_pages();
+        check(&run);
+        run
+    })
+}
+
+/// What breaks the limit, in words. In a soak only.
 pub(crate) fn within(run: &Finished, cache: u64) -> Result<(), String> {
+    if !is_soak() {
+        return Ok(());
+    }
     let limit = stated(cache);
     let peak = run.seen.anonymous_peak;
     let counted = run
@@ -43,17 +56,13 @@ pub(crate) fn within(run: &Finished, cache: u64) -> Result<(), String> {
 }
 
 fn fill_fast(threads: &str) {
-    expect_within(64 * MIB, || {
-        let run = Run::far(test_program("fill"))
-            .arguments(["--bytes", "768MiB", "--threads", threads])
-            .cache_mib(64)
+    let run = || {
+        let run = Run::far(test_program("fill"));
+        run.arguments(["--bytes", "768MiB", "--threads", threads])
             .memory_mib(1024)
-            .watched_closely()
-            .finish()
-            .expect_code(0)
-            .expect_far_pages();
+    };
+    expect_limited(64, 0, run, |run| {
         assert_eq!(run.output(), "fill: 196608 pages, 0 wrong\n");
-        run
     });
 }
 
@@ -74,15 +83,11 @@ fn four_threads_are_never_let_past_the_limit() {
 
 #[test]
 fn random_reads_and_writes_stay_within_the_limit() {
-    expect_within(64 * MIB, || {
+    let run = || {
         Run::far(test_program("scan"))
             .arguments(["--bytes", "256MiB", "--order", "random"])
             .arguments(["--rounds", "2", "--write", "50"])
-            .cache_mib(64)
             .memory_mib(512)
-            .watched_closely()
-            .finish()
-            .expect_code(0)
-            .expect_far_pages()
-    });
+    };
+    expect_limited(64, 0, run, |_| {});
 }

@@ -2,8 +2,9 @@
 //! clear refusal; and the same memory while the kernel itself merges, collapses and moves pages.
 
 use crate::harness::{
-    Finished, MIB, Node, Run, legato, sized, system_program, test_directory, test_program,
+    Finished, Node, Run, legato, sized, system_program, test_directory, test_program,
 };
+use crate::limit::expect_limited;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -34,18 +35,14 @@ fn right_without(features: &str) -> Finished {
 
 /// Nothing is forked here, so one process's limit holds for all that is seen.
 fn within_limit_without(features: &str) {
-    crate::limit::expect_within(CACHE_MIB * MIB, || {
-        let run = Run::far(test_program("fill"))
+    let run = || {
+        Run::far(test_program("fill"))
             .arguments(["--bytes", "64MiB", "--threads", "2", "--rounds", "2"])
             .environment("LEGATO_MASK_FEATURES", features)
-            .cache_mib(CACHE_MIB)
             .memory_mib(512)
-            .watched_closely()
-            .finish()
-            .expect_code(0)
-            .expect_far_pages();
+    };
+    expect_limited(CACHE_MIB, 0, run, |run| {
         assert_eq!(run.output(), "fill: 16384 pages, 0 wrong\n");
-        run
     });
 }
 

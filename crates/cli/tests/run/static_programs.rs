@@ -1,9 +1,9 @@
 //! Programs that no dynamic loader starts: the agent gets in another way.
 
 use crate::harness::{
-    Finished, MIB, Run, compiled_go, sized, static_c, static_test_program, system_program,
-    test_directory,
+    Run, compiled_go, sized, static_c, static_test_program, system_program, test_directory,
 };
+use crate::limit::expect_limited;
 use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,17 +11,6 @@ use std::path::{Path, PathBuf};
 
 fn far(program: impl AsRef<Path>) -> Run {
     Run::far(program.as_ref()).cache_mib(32).memory_mib(768)
-}
-
-/// Within the limit, with the exit status, and pages were evicted and fetched.
-#[track_caller]
-fn expect_limited(cache_mib: u64, code: i32, run: impl Fn() -> Run, check: impl Fn(&Finished)) {
-    crate::limit::expect_within(cache_mib * MIB, || {
-        let run = run().watched_closely().finish();
-        let run = run.expect_code(code).expect_far_pages();
-        check(&run);
-        run
-    });
 }
 
 #[test]
@@ -132,7 +121,7 @@ fn a_go_program_with_many_goroutines() {
     let program = compiled_go(GO);
     let run = || {
         let run = Run::far(&program).arguments(["here"]);
-        run.cache_mib(64).memory_mib(1024)
+        run.memory_mib(1024)
     };
     expect_limited(64, 0, run, |run| {
         assert_eq!(run.output(), "6400000 entries, 0 wrong, here\n");

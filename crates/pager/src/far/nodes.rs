@@ -121,16 +121,16 @@ impl FarStore {
 
     /// When a node is to be asked for room again, while there is none.
     pub(crate) fn ask_at(&self) -> Time {
+        if !self.is_full() {
+            return Time::NEVER;
+        }
         let at = self.nodes.iter().filter_map(|node| match node {
             NodeState::Up {
                 asking: None, room, ..
             } => Some(room.ask_at()),
             _ => None,
         });
-        match self.is_full() {
-            true => at.min().unwrap_or(Time::NEVER),
-            false => Time::NEVER,
-        }
+        at.min().unwrap_or(Time::NEVER)
     }
 
     /// The connection and place of a slot; None if its node is lost.
@@ -331,31 +331,29 @@ impl FarStore {
         }
     }
 
-    /// Asks the node with the fewest extents of this client that may have room.
+    /// Asks the node with the fewest extents of this client that may have room, a full one last.
     fn ask(&mut self, net: &mut PagerFabric<'_>) {
-        let candidates = (0..self.nodes.len()).filter_map(|index| match &self.nodes[index] {
+        let nodes = self.nodes.iter_mut().enumerate();
+        let candidates = nodes.filter_map(|(index, node)| match node {
             NodeState::Up {
-                asking: None, room, ..
-            } => Some((index, room.to_ask(net.now)?, room.is_full())),
+                connection,
+                asking: asking @ None,
+                room,
+            } => {
+                let slots = room.to_ask(net.now)?;
+                let here = self.extents.count_on(NodeIndex(index as u32));
+                Some(((room.is_full(), here), *connection, asking, slots))
+            }
             _ => None,
         });
-        let best = candidates.min_by_key(|&(index, _, is_full)| {
-            (is_full, self.extents.count_on(NodeIndex(index as u32)))
-        });
-        let Some((index, slots, _)) = best else {
-            return;
-        };
-        let NodeState::Up {
-            connection, asking, ..
-        } = &mut self.nodes[index]
-        else {
+        let Some((_, connection, asking, slots)) = candidates.min_by_key(|(rank, ..)| *rank) else {
             return;
         };
         let request = NodeRequest::AllocateExtent { slots }.to_bytes();
         let deadline = net.now + NODE_REQUEST;
         if let Ok(call) = net
             .fabric
-            .call(net.provider, *connection, &request, deadline)
+            .call(net.provider, connection, &request, deadline)
         {
             *asking = Some(Asking { call, slots });
         }

@@ -1,7 +1,7 @@
 //! Watches from outside, as often as it can, what a program and its children use.
 
 use super::process::{Process, Resident, descendants};
-use super::verdict::Waits;
+use super::verdict::{Waits, stolen};
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
@@ -25,8 +25,7 @@ pub(crate) struct Seen {
     resident: Vec<(Process, Resident)>,
     /// Names of Unix sockets that any of them held, where they are noted.
     pub(crate) sockets: BTreeSet<String>,
-    /// None of what was never looked at.
-    pub(crate) waits: Option<Waits>,
+    pub(crate) waits: Waits,
 }
 
 #[derive(Debug)]
@@ -48,23 +47,22 @@ impl Sampler {
             let mut seen = Seen::default();
             let every = if pause < CLOSE { SAMPLES_PER_SEARCH } else { 1 };
             let mut programs = Vec::new();
-            let mut waits = Waits::begin();
+            let stolen_before = stolen();
             while !stopped.load(Relaxed) {
                 if seen.samples % every == 0 {
                     let all = descendants(root);
                     programs = all.iter().copied().filter(Process::is_program).collect();
                     seen.processes.extend(&all);
-                    waits.search(&all);
+                    seen.waits.search(&all);
                     if notes_sockets {
                         seen.note_sockets(&all);
                     }
                 }
                 seen.sample(&programs);
-                waits.look();
+                seen.waits.look();
                 std::thread::park_timeout(pause);
             }
-            waits.end();
-            seen.waits = Some(waits);
+            seen.waits.stolen = stolen().saturating_sub(stolen_before);
             seen
         });
         Self { stop, thread }

@@ -15,26 +15,15 @@ const SPOILED: Duration = Duration::from_millis(5);
 const ATTEMPTS: u32 = 5;
 
 /// How long agents waited for a processor, and how much of all processors the hypervisor took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Waits {
     agents: BTreeMap<Process, Duration>,
     /// Between two looks at one agent, at most.
     longest: Duration,
-    stolen_before: Duration,
-    stolen: Duration,
+    pub(crate) stolen: Duration,
 }
 
 impl Waits {
-    pub(crate) fn begin() -> Self {
-        let stolen_before = stolen();
-        Self {
-            agents: BTreeMap::new(),
-            longest: Duration::ZERO,
-            stolen_before,
-            stolen: Duration::ZERO,
-        }
-    }
-
     pub(crate) fn search(&mut self, all: &[Process]) {
         let known = std::mem::take(&mut self.agents);
         for agent in all.iter().filter(|one| one.shares_memory()) {
@@ -53,10 +42,6 @@ impl Waits {
         }
     }
 
-    pub(crate) fn end(&mut self) {
-        self.stolen = stolen().saturating_sub(self.stolen_before);
-    }
-
     /// Why a bound that was broken tells nothing, with the number that shows it.
     pub(crate) fn spoiled(&self) -> Option<String> {
         (self.longest.max(self.stolen) > SPOILED).then(|| {
@@ -69,7 +54,7 @@ impl Waits {
 }
 
 /// What the hypervisor gave to others, of all processors, since the machine began (proc_stat(5)).
-fn stolen() -> Duration {
+pub(crate) fn stolen() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = stat.lines().next().and_then(|all| {
         let steal = all.split_whitespace().nth(8)?;
@@ -86,8 +71,7 @@ pub(crate) fn conclusive(
     run: impl FnMut() -> Finished,
     bound: impl Fn(&Finished) -> Result<(), String>,
 ) -> Finished {
-    let spoiled = |run: &Finished| run.seen.waits.as_ref().and_then(Waits::spoiled);
-    match attempts(run, bound, spoiled, say) {
+    match attempts(run, bound, |run| run.seen.waits.spoiled(), say) {
         Ok(finished) => finished,
         Err(broken) => panic!("{broken}"),
     }
@@ -195,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_long_wait_spoils_and_says_how_long() {
-        let mut waits = Waits::begin();
+        let mut waits = Waits::default();
         assert_eq!(waits.spoiled(), None);
         waits.longest = SPOILED;
         assert_eq!(waits.spoiled(), None);

@@ -41,12 +41,9 @@ fn same_output_within_the_limit(
     arrange: impl Fn(Run) -> Run,
 ) {
     compare(program, cache_mib, arrange, |plain, far| {
-        if !is_soak() {
-            return Ok(());
-        }
         let (peak, cache) = (plain.seen.anonymous_peak, cache_mib * MIB);
         assert!(
-            peak >= 3 * cache,
+            !is_soak() || peak >= 3 * cache,
             "a peak of {} MiB is no more than a cache of {cache_mib} MiB can nearly hold: more work",
             peak / MIB,
         );

@@ -209,20 +209,16 @@ impl Model {
     }
 
     pub(super) fn open_of(&self, life: Life) -> usize {
-        let calls = self.open_calls.keys().filter(|key| key.0 == life).count();
-        let operations = self.open_operations.keys().filter(|key| key.0 == life);
-        calls + operations.count()
+        of(life, &self.open_calls).count() + of(life, &self.open_operations).count()
     }
 
     /// The life stood still for so long: nothing of it is late for that.
     pub(super) fn forgive(&mut self, life: Life, time: Duration) {
-        let calls = self.open_calls.iter().filter(|(key, _)| key.0 == life);
-        for (_, &number) in calls {
+        for number in of(life, &self.open_calls) {
             let deadline = &mut self.calls[number].deadline;
             *deadline = *deadline + time;
         }
-        let operations = self.open_operations.iter().filter(|(key, _)| key.0 == life);
-        for (_, &number) in operations {
+        for number in of(life, &self.open_operations) {
             let deadline = &mut self.operations[number].deadline;
             *deadline = *deadline + time;
         }
@@ -230,14 +226,12 @@ impl Model {
 
     /// Something of a life that should have an outcome by now.
     pub(super) fn overdue(&self, life: Life, now: Time) -> Result<(), Broken> {
-        let calls = self.open_calls.iter().filter(|(key, _)| key.0 == life);
-        for (_, &number) in calls {
+        for number in of(life, &self.open_calls) {
             if self.calls[number].deadline < now {
                 return Err((IN_TIME, format!("call {number} is overdue")));
             }
         }
-        let operations = self.open_operations.iter().filter(|(key, _)| key.0 == life);
-        for (_, &number) in operations {
+        for number in of(life, &self.open_operations) {
             let operation = &self.operations[number];
             if operation.verdict.is_none() && operation.deadline < now {
                 return Err((IN_TIME, format!("operation {number} is overdue")));
@@ -261,6 +255,12 @@ impl Model {
             ("unknown", count(Verdict::Unknown)),
         ]
     }
+}
+
+/// The numbers of what a life has under way.
+fn of<T>(life: Life, open: &BTreeMap<(Life, T), usize>) -> impl Iterator<Item = usize> {
+    let its = open.iter().filter(move |(key, _)| key.0 == life);
+    its.map(|(_, &number)| number)
 }
 
 /// Byte `place` of what operation or request `number` carries: never 0, so that what was never
