@@ -5,7 +5,15 @@
     reason = "a step that fails is the test's failure"
 )]
 
+#[path = "fabric/faulty/mod.rs"]
+#[allow(dead_code, reason = "what the fabric's other tests need")]
 mod faulty;
+#[path = "fabric/rig/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "what the fabric's other tests need"
+)]
 mod rig;
 
 use legato_base::Duration;

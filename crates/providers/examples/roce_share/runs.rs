@@ -1,6 +1,6 @@
 //! A link, and what flows get of it.
 
-use crate::flows::{Meter, Seen, Verb, roce, tcp};
+use super::flows::{Meter, Seen, Verb, roce, tcp};
 use crate::netns::{Link, leave, tool};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

@@ -4,13 +4,14 @@
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const INSIDE: &str = "LEGATO_TEST_NAMESPACE";
 /// Hosts of the near and of the far end.
 pub(crate) const HOSTS: [[&str; 2]; 2] = [["10.9.0.1", "10.9.0.2"], ["fd00:9::1", "fd00:9::2"]];
 
-/// Runs the test `name` in a namespace (`unshare -rn`, which needs no right); there, `body`.
+/// Runs the test `name`, with its modules, in a namespace (`unshare -rn`, which needs no right); there,
+/// `body`.
 pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
@@ -20,14 +21,18 @@ pub(crate) fn in_namespace(name: &str, body: impl FnOnce()) {
         eprintln!("skipped: there are no network namespaces here (unshare -rn true)");
         return;
     }
-    let status = Command::new("unshare")
+    let again = Command::new("unshare")
         .arg("-rn")
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(INSIDE, "1")
-        .status()
+        .stderr(Stdio::inherit())
+        .output()
         .unwrap();
-    assert!(status.success());
+    let output = String::from_utf8_lossy(&again.stdout);
+    print!("{output}");
+    assert!(again.status.success());
+    assert!(output.contains("1 passed"), "no test {name}");
 }
 
 /// This thread goes to a new namespace of its own. The user namespace is the test's.

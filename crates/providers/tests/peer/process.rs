@@ -42,10 +42,10 @@ impl Drop for Process {
     }
 }
 
-/// Starts the test `child_peer` of this program.
-pub(crate) fn start(address: &Address) -> Process {
+/// Starts a test of this program, by its name with modules: the peer's program.
+pub(crate) fn start(test: &str, address: &Address) -> Process {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_peer", "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env(CHILD_ADDRESS, address.to_string())
         .stdout(Stdio::piped())
         .spawn()

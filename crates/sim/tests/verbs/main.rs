@@ -6,6 +6,8 @@
 )]
 
 mod bench;
+mod broken;
+mod conformance;
 mod life;
 mod oracles;
 mod patience;

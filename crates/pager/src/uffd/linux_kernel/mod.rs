@@ -40,7 +40,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use survey::Survey;
-use thread_blocks::ThreadBlocks;
+use thread_blocks::{ThreadBlocks, leave_before};
 
 /// The program's address space, and its forked children's.
 #[derive(Debug)]
@@ -271,23 +271,17 @@ impl Kernel for LinuxKernel {
             Ok(registered) => self.may_leave(page.space(), registered),
             Err(error) => return (0, Err(error)),
         };
-        let (moved, result) = if page.space() == SpaceId::OWN {
-            self.move_out_own(page.page(), frame, free)
-        } else {
-            self.move_out_child(page.space(), page.page(), frame, free)
-        };
+        let (moved, result) = leave_before(free, count, || {
+            if page.space() == SpaceId::OWN {
+                self.move_out_own(page.page(), frame, free)
+            } else {
+                self.move_out_child(page.space(), page.page(), frame, free)
+            }
+        });
         if moved > 0 {
             self.note_settled(page.space());
         }
-        let stays = result.is_ok() && moved == free && free < count;
-        (
-            moved,
-            if stays {
-                Err(EvictError::Fixed)
-            } else {
-                result
-            },
-        )
+        (moved, result)
     }
 
     fn move_out_runs(&mut self, runs: &mut [Departure]) {

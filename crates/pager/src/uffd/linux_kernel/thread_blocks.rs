@@ -20,7 +20,7 @@ use super::LinuxKernel;
 use crate::uffd::agent;
 use crate::uffd::program::{thread_file, threads_of};
 use crate::uffd::system_call::system_call;
-use crate::{PageRange, SpaceId};
+use crate::{EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;
 use legato_base::{Duration, PageNumber, Time};
 use rustix::process::Pid;
@@ -113,6 +113,22 @@ fn robust_list(thread: Pid) -> Option<u64> {
     (head != 0).then_some(head)
 }
 
+/// Lets pages leave that come before one that stays, if any do, of `count` pages.
+pub(super) fn leave_before(
+    free: u32,
+    count: u32,
+    leave: impl FnOnce() -> (u32, Result<(), EvictError>),
+) -> (u32, Result<(), EvictError>) {
+    // To let none leave is no step that succeeds or fails: who cannot tell would try it for ever.
+    if free == 0 {
+        return (0, Err(EvictError::Fixed));
+    }
+    match leave() {
+        (moved, Ok(())) if moved == free && free < count => (moved, Err(EvictError::Fixed)),
+        outcome => outcome,
+    }
+}
+
 impl LinuxKernel {
     /// How many pages of a range may leave: those before the first that must stay.
     pub(super) fn may_leave(&mut self, space: SpaceId, range: PageRange) -> u32 {
@@ -131,6 +147,24 @@ impl LinuxKernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Killed: a program of which nothing could leave, because a page that stays was the next one, and
+    /// none before it were tried again and again.
+    #[test]
+    fn a_page_that_stays_is_not_tried_again_for_want_of_others() {
+        let leave = |outcome| move || outcome;
+        let again = (0, Err(EvictError::Again));
+        assert_eq!(
+            leave_before(0, 4, leave(again)),
+            (0, Err(EvictError::Fixed))
+        );
+        assert_eq!(
+            leave_before(2, 4, leave((2, Ok(())))),
+            (2, Err(EvictError::Fixed))
+        );
+        assert_eq!(leave_before(2, 4, leave(again)), again);
+        assert_eq!(leave_before(4, 4, leave((4, Ok(())))), (4, Ok(())));
+    }
 
     #[test]
     fn the_block_of_each_thread_stays() {

@@ -1,0 +1,104 @@
+//! Connections that come and go.
+
+use super::times;
+use crate::rig::{MILLISECOND, Net, Plan, World, config, cycle};
+use legato_base::Duration;
+use legato_sim::provider::Personality;
+use legato_verbs::{Provider, ResourceCounts};
+
+fn held<N: Net>(world: &World<N>) -> [ResourceCounts; 2] {
+    [
+        world.left.nic.resource_counts(),
+        world.right.nic.resource_counts(),
+    ]
+}
+
+fn cycles<N: Net>(mut world: World<N>, cycles: u64) {
+    let mut early = None;
+    for number in 0..=cycles {
+        cycle(&mut world, number);
+        if number == 100 {
+            early = Some(held(&world));
+        }
+    }
+    world.run_for(Duration::from_secs(2));
+    assert_eq!(early, Some(held(&world)));
+    for side in [&world.left, &world.right] {
+        assert_eq!(side.fabric.counters().connections_established, cycles + 1);
+    }
+    world.left.end();
+    world.right.end();
+}
+
+#[test]
+fn v_24_ten_thousand_cycles_of_connections_leave_nothing() {
+    for personality in Personality::ALL {
+        let personality = Personality {
+            loses_sends: None,
+            ..personality
+        };
+        // The full number on one of them; the others differ in how they end, not in how much.
+        let number = match personality.name {
+            "ideal" => 10_000,
+            _ => 300,
+        };
+        let number = times("LEGATO_CYCLES", number);
+        cycles(World::new(Plan::both(personality)), number);
+    }
+}
+
+/// A connection on which nothing ever happened.
+fn idle<N: Net>(mut world: World<N>, name: &str) {
+    let (here, there) = world.connect();
+    world.left.fabric.close(&mut world.left.nic, here);
+    world.run_for(Duration::from_millis(2500));
+    assert_eq!(world.left.disconnected(), [here], "{name}");
+    assert_eq!(world.right.disconnected(), [there], "{name}");
+    for counts in held(&world) {
+        assert_eq!(counts.queue_pairs, 0, "{name}");
+    }
+    world.left.end();
+    world.right.end();
+}
+
+#[test]
+fn v_32_an_idle_connection_is_reaped_without_any_traffic() {
+    for personality in Personality::ALL {
+        idle(World::new(Plan::both(personality)), personality.name);
+    }
+    idle(World::shm(config()), "shm");
+    idle(World::roce(config()), "roce");
+}
+
+/// A message of several packets, half of which have come when its receiver's queue pair ends.
+#[test]
+fn v_31_half_a_message_leaves_nothing() {
+    use legato_sim::provider::SimNetworkConfig;
+    use legato_transport::PathMtu;
+    for personality in Personality::ALL {
+        let mut plan = Plan::both(personality);
+        plan.config.message_length_max = 4000;
+        plan.network = SimNetworkConfig {
+            path_mtu: PathMtu::Bytes256,
+            bytes_per_second: Some(100_000_000),
+            ..SimNetworkConfig::default()
+        };
+        let mut world = World::new(plan);
+        let (here, there) = world.connect();
+        let call = world.call(here, &[7; 4000], Duration::from_secs(3));
+        // About half of the 40 us that it takes.
+        world.run_for(Duration::from_micros(25));
+        world.right.fabric.close(&mut world.right.nic, there);
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(world.right.requests(), [], "{}", personality.name);
+        assert_eq!(world.right.disconnected(), [there]);
+        assert_eq!(world.left.disconnected(), [here]);
+        let replies = world.left.replies();
+        assert_eq!((replies.len(), replies[0].0), (1, call));
+        let (again, _) = world.connect();
+        world.ask(again, b"?");
+        world.run_for(MILLISECOND);
+        world.left.end();
+        world.right.end();
+    }
+}

@@ -1,0 +1,12 @@
+//! The pager, the fabric and memory nodes under a simulated kernel.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a step that fails is the test's failure"
+)]
+
+mod damaged;
+mod families;
+mod memory;
+mod regressions;
+mod seeds;
+mod semantics;

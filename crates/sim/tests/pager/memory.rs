@@ -1,0 +1,429 @@
+//! The data path of the pager in the simulated world, scenario by scenario.
+
+use legato_base::timeouts::FAR_MEMORY;
+use legato_base::{Bytes, Duration, PageNumber, Random};
+use legato_pager::{PageRange, PagerEvent};
+use legato_sim::provider::SimNetworkConfig;
+use legato_sim::world::{FailureKind, Operation, Outcome, World, WorldConfig};
+
+const CACHE: u64 = 512;
+const START: u64 = 0x1000;
+
+fn config() -> WorldConfig {
+    WorldConfig {
+        cache_pages: CACHE,
+        ..WorldConfig::default()
+    }
+}
+
+fn slow(bytes_per_second: u64) -> WorldConfig {
+    let network = SimNetworkConfig {
+        latency: Duration::from_micros(20),
+        bytes_per_second: Some(bytes_per_second),
+        ..SimNetworkConfig::default()
+    };
+    WorldConfig {
+        network,
+        ..config()
+    }
+}
+
+/// A world with `pages` pages, each written with a value of its own.
+fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
+    let mut world = World::new(config).unwrap();
+    let range = world.map(START, pages).unwrap();
+    world.write_all(range, |page| page).unwrap();
+    (world, range)
+}
+
+fn read(world: &mut World, page: u64) -> Outcome {
+    world.perform(0, Operation::Read(PageNumber(page))).unwrap()
+}
+
+fn end(mut world: World, ranges: &[PageRange]) {
+    for &range in ranges {
+        world.perform(0, Operation::Unmap(range)).unwrap();
+    }
+    world.finish().unwrap();
+}
+
+#[test]
+fn m02_patterns_come_back_in_random_order() {
+    let (mut world, range) = filled(config(), 4 * CACHE);
+    let mut random = Random::from_seed(2);
+    for _ in 0..3 * range.count {
+        let page = START + random.below(range.count);
+        assert_eq!(read(&mut world, page), Outcome::Value(page));
+    }
+    assert!(world.counters().pages_fetched > range.count);
+    end(world, &[range]);
+}
+
+#[test]
+fn m03_fresh_memory_reads_zero_and_nothing_is_sent() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 4 * CACHE).unwrap();
+    for page in START..range.end().0 {
+        assert_eq!(read(&mut world, page), Outcome::Value(0));
+    }
+    let counters = world.counters();
+    assert!(
+        counters.pages_evicted > CACHE,
+        "far more was read than fits"
+    );
+    assert_eq!((counters.pages_written, counters.far_pages_peak), (0, 0));
+    end(world, &[range]);
+}
+
+#[test]
+fn m04_an_unchanged_page_is_evicted_without_a_write() {
+    let (mut world, range) = filled(config(), 4 * CACHE);
+    world.read_all(0, range).unwrap();
+    world.pass(Duration::from_millis(50)).unwrap();
+    let before = world.counters();
+    world.read_all(0, range).unwrap();
+    world.pass(Duration::from_millis(50)).unwrap();
+    let after = world.counters();
+    // Each page was written once, when it left for the first time.
+    assert!(after.pages_written <= range.count);
+    assert!(after.pages_clean_dropped > before.pages_clean_dropped + CACHE);
+    end(world, &[range]);
+}
+
+#[test]
+fn m06_a_page_that_is_being_written_back_is_newest_when_touched() {
+    let (mut world, range) = filled(slow(50_000_000), 2 * CACHE);
+    let mut hits = 0;
+    for round in 1..5u64 {
+        for page in (range.start.0..range.end().0).rev() {
+            if world.is_present(PageNumber(page)) {
+                continue;
+            }
+            let before = world.counters().faults_victim_hit;
+            let value = page + (round << 32);
+            world
+                .perform(0, Operation::Write(PageNumber(page), value))
+                .unwrap();
+            assert_eq!(read(&mut world, page), Outcome::Value(value));
+            hits += world.counters().faults_victim_hit - before;
+        }
+    }
+    assert!(hits > 20, "only {hits} pages were touched on their way out");
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
+/// Pages that have left the program and whose write has not ended.
+fn backlog(world: &mut World) -> u64 {
+    let counters = world.counters();
+    let left = counters.pages_evicted - counters.pages_zero_dropped - counters.pages_clean_dropped;
+    left.saturating_sub(counters.pages_written + counters.faults_victim_hit)
+}
+
+#[test]
+fn m07_a_fetch_goes_ahead_of_queued_write_backs() {
+    // A page takes 21 us on the link.
+    let (mut world, range) = filled(slow(200_000_000), 4 * CACHE);
+    world.pass(Duration::from_millis(100)).unwrap();
+    // Fresh pages come faster than old ones leave.
+    let other = world.map(START * 8, 2 * CACHE).unwrap();
+    let mut random = Random::from_seed(7);
+    let mut longest = Duration::ZERO;
+    let mut under_load = 0;
+    for page in other.start.0..other.end().0 {
+        world
+            .perform(1, Operation::Write(PageNumber(page), page))
+            .unwrap();
+        let wanted = START + random.below(range.count);
+        if backlog(&mut world) < 64 || world.is_present(PageNumber(wanted)) {
+            continue;
+        }
+        let fetched = world.counters().pages_fetched;
+        let since = world.now();
+        read(&mut world, wanted);
+        if world.counters().pages_fetched > fetched {
+            under_load += 1;
+            longest = longest.max(world.now().since(since));
+        }
+    }
+    assert!(
+        under_load > 10,
+        "only {under_load} fetches while writes were queued"
+    );
+    // The world checks that no fault posts a write.
+    // 32 writes may be in flight before it; behind the whole backlog it would be 64 and more.
+    assert!(longest < Duration::from_micros(34 * 21 + 200), "{longest}");
+    end(world, &[range, other]);
+}
+
+#[test]
+fn m08_slow_nodes_slow_the_program_and_lose_nothing() {
+    let rate = 20_000_000;
+    let (mut world, range) = filled(slow(rate), 4 * CACHE);
+    // The world has checked the limit at every step.
+    let counters = world.counters();
+    let bytes = counters.pages_written * 4096;
+    assert!(counters.pages_written > 2 * CACHE);
+    assert!(world.now().as_nanos() >= bytes * 1_000_000_000 / rate);
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
+#[test]
+fn m09_a_loop_over_twice_the_cache_misses_like_keep_first() {
+    // Large enough that the fixed parts of the budget are a small share.
+    let cache_pages = 2048;
+    let (mut world, range) = filled(
+        WorldConfig {
+            cache_pages,
+            ..config()
+        },
+        2 * cache_pages,
+    );
+    for _ in 0..4 {
+        world.read_all(0, range).unwrap();
+    }
+    let before = world.counters().pages_fetched;
+    let rounds = 4;
+    for _ in 0..rounds {
+        world.read_all(0, range).unwrap();
+    }
+    let missed = (world.counters().pages_fetched - before) * 100 / (rounds * range.count);
+    assert!(
+        missed < 76,
+        "{missed} % missed: nearer to LRU's 100 % than to 52 %"
+    );
+    end(world, &[range]);
+}
+
+#[test]
+fn m10_sequential_access_faults_once_for_many_pages() {
+    let (mut world, range) = filled(config(), 8 * CACHE);
+    let before = world.counters();
+    world.read_all(0, range).unwrap();
+    let after = world.counters();
+    let (faults, fetched) = (
+        after.faults - before.faults,
+        after.pages_fetched - before.pages_fetched,
+    );
+    assert!(fetched > 6 * CACHE);
+    assert!(faults * 8 < fetched, "{faults} faults for {fetched} pages");
+    end(world, &[range]);
+}
+
+#[test]
+fn m10_random_access_prefetches_next_to_nothing() {
+    let (mut world, range) = filled(config(), 8 * CACHE);
+    let before = world.counters();
+    let mut random = Random::from_seed(10);
+    for _ in 0..range.count {
+        read(&mut world, START + random.below(range.count));
+    }
+    let after = world.counters();
+    let prefetched = after.pages_prefetched - before.pages_prefetched;
+    let fetched = after.pages_fetched - before.pages_fetched;
+    assert!(
+        prefetched * 20 < fetched,
+        "{prefetched} of {fetched} prefetched"
+    );
+    end(world, &[range]);
+}
+
+#[test]
+fn m10_unused_prefetches_are_counted() {
+    let (mut world, range) = filled(config(), 8 * CACHE);
+    let before = world.counters();
+    // Eight pages in a row and then elsewhere: the last window is never used.
+    let mut random = Random::from_seed(11);
+    for _ in 0..200 {
+        let page = START + random.below(range.count - 8);
+        for step in 0..8 {
+            read(&mut world, page + step);
+        }
+    }
+    let after = world.counters();
+    assert!(after.pages_prefetched > before.pages_prefetched);
+    assert!(after.pages_prefetched_unused > before.pages_prefetched_unused);
+    assert!(after.pages_prefetched_unused <= after.pages_prefetched);
+    end(world, &[range]);
+}
+
+/// A thread that waits until a page has made room is not one that waits in vain.
+#[test]
+fn waiting_for_room_is_not_starving() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 4 * CACHE).unwrap();
+    for share in [CACHE, CACHE / 4, CACHE, CACHE / 4] {
+        world.set_limit(Bytes::pages(share));
+        world.read_all(0, range).unwrap();
+    }
+    assert!(world.counters().faults_stalled > 0);
+    assert!(!world.has_starved());
+    end(world, &[range]);
+}
+
+#[test]
+fn threads_that_wait_beside_locked_memory_starve() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 2 * CACHE).unwrap();
+    world.perform(0, Operation::Lock(range)).unwrap();
+    let pages = range.start.0..range.end().0;
+    let failed = pages.map(|page| world.perform(0, Operation::Write(PageNumber(page), page)));
+    let failures: Vec<_> = failed.filter_map(Result::err).take(1).collect();
+    let FailureKind::GaveUp(PagerEvent::NothingToEvict(stuck)) = failures[0].kind else {
+        panic!("{failures:?}");
+    };
+    assert!(stuck.stayed > Bytes::pages(CACHE / 2), "{stuck:?}");
+    assert!(world.has_starved());
+}
+
+/// A world whose node has room for half of what the program needs, and the page at whose first touch
+/// thread 0 waits for more.
+fn with_full_far_memory() -> (World, PageRange, u64) {
+    let config = WorldConfig {
+        nodes: 1,
+        node_capacity: Bytes::pages(2 * CACHE),
+        ..config()
+    };
+    let mut world = World::new(config).unwrap();
+    let range = world.map(START, 8 * CACHE).unwrap();
+    for page in range.start.0..range.end().0 {
+        world.begin(0, Operation::Write(PageNumber(page), page));
+        world.pass(Duration::from_millis(10)).unwrap();
+        if world.take_outcome(0).is_none() {
+            return (world, range, page);
+        }
+    }
+    panic!("there was room for everything");
+}
+
+/// Lost: a node that had once said that it is full was never asked again, and the program was ended
+/// though another one had given room back.
+#[test]
+fn a_program_that_waits_for_far_memory_gets_what_others_give_back() {
+    let (mut world, range, waits_for) = with_full_far_memory();
+    world.pass(Duration::from_secs(8)).unwrap();
+    world.resize_node(0, Bytes::mib(64));
+    assert_eq!(world.wait_for(0).unwrap(), Outcome::Done);
+    for page in waits_for + 1..range.end().0 {
+        let write = Operation::Write(PageNumber(page), page);
+        world.perform(0, write).unwrap();
+    }
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
+#[test]
+fn far_memory_that_nobody_gives_back_ends_the_program_after_a_while() {
+    let (mut world, ..) = with_full_far_memory();
+    let begin = world.now();
+    let failure = world.wait_for(0).unwrap_err();
+    let FailureKind::GaveUp(PagerEvent::FarMemoryFull { held }) = failure.kind else {
+        panic!("{failure:?}");
+    };
+    assert!((Bytes::pages(CACHE)..=Bytes::pages(2 * CACHE)).contains(&held));
+    let waited = world.now().since(begin);
+    let slack = Duration::from_secs(1);
+    assert!(
+        waited + slack > FAR_MEMORY && waited < FAR_MEMORY + slack,
+        "{waited:?}"
+    );
+}
+
+/// What others have promised may come as soon as all go on.
+#[test]
+fn an_hour_of_standstill_is_not_an_hour_of_starving() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 2 * CACHE).unwrap();
+    world.perform(0, Operation::Lock(range)).unwrap();
+    let mut page = START;
+    while !world.has_starved() {
+        world.begin(1, Operation::Write(PageNumber(page), page));
+        world.pass(Duration::from_millis(1)).unwrap();
+        page += u64::from(!world.has_starved());
+    }
+    world.stand_still(Duration::from_secs(3600));
+    world.pass(Duration::from_secs(1)).unwrap();
+    world.perform(0, Operation::Unlock(range)).unwrap();
+    world.wait_for(1).unwrap();
+    assert_eq!(read(&mut world, page), Outcome::Value(page));
+    end(world, &[range]);
+}
+
+/// Nodes are asked for extents all the time; their answers are an hour late.
+#[test]
+fn an_hour_of_standstill_loses_nothing() {
+    let mut world = World::new(slow(50_000_000)).unwrap();
+    let range = world.map(START, 24 * CACHE).unwrap();
+    for page in range.start.0..range.end().0 {
+        world
+            .perform(0, Operation::Write(PageNumber(page), page))
+            .unwrap();
+        if page.is_multiple_of(CACHE / 4) {
+            world.stand_still(Duration::from_secs(3600));
+        }
+    }
+    world.read_all(0, range).unwrap();
+    assert_eq!(world.fabric_counters().connections_reset, 0);
+    end(world, &[range]);
+}
+
+/// Locked pages are tried in runs, and each now and then, for all of them are known to be stuck.
+#[test]
+fn locked_memory_beyond_a_smaller_share_is_stuck_until_it_is_unlocked() {
+    let (mut world, range) = filled(config(), CACHE / 2);
+    world.perform(0, Operation::Lock(range)).unwrap();
+    let share = Bytes::pages(CACHE / 4);
+    world.set_limit(share);
+    world.pass(Duration::from_millis(400)).unwrap();
+    assert!(!world.pager().usage().stuck, "a device may hold it");
+    let before = world.locked_tries();
+    world.pass(Duration::from_secs(1)).unwrap();
+    assert!(world.pager().usage().stuck);
+    let tries = world.locked_tries() - before;
+    assert!((1..100).contains(&tries), "{tries} tries in a second");
+    world.perform(0, Operation::Unlock(range)).unwrap();
+    world.pass(Duration::from_millis(200)).unwrap();
+    let usage = world.pager().usage();
+    assert!(!usage.stuck && usage.resident <= share, "{usage:?}");
+    end(world, &[range]);
+}
+
+#[test]
+fn memory_that_leaves_slowly_is_not_stuck() {
+    // 256 pages a second.
+    let (mut world, range) = filled(slow(1 << 20), CACHE / 4 * 3);
+    let share = Bytes::pages(CACHE / 4);
+    world.set_limit(share);
+    let begun = world.now();
+    while world.pager().usage().resident > share {
+        assert!(!world.pager().usage().stuck);
+        world.pass(Duration::from_millis(20)).unwrap();
+    }
+    assert!(world.now().since(begun) > Duration::from_millis(600));
+    end(world, &[range]);
+}
+
+/// Half of the cache can never leave, and the rest is too small for what is in use. There is nothing
+/// more to take charge of then, and to look for it costs the program the time that it needs.
+#[test]
+fn a_cache_that_is_full_of_locked_memory_leaves_time_for_the_program() {
+    let mut world = World::new(config()).unwrap();
+    let locked = world.map(START, CACHE / 2).unwrap();
+    world.perform(0, Operation::Lock(locked)).unwrap();
+    world.write_all(locked, |page| page).unwrap();
+    let range = world.map(START + 16 * CACHE, CACHE / 2).unwrap();
+    world.write_all(range, |page| page).unwrap();
+    let (begun, before) = (world.now(), world.looks());
+    let mut random = Random::from_seed(12);
+    for _ in 0..20 * range.count {
+        let page = range.start.0 + random.below(range.count);
+        assert_eq!(read(&mut world, page), Outcome::Value(page));
+    }
+    let (looks, time) = (world.looks() - before, world.now().since(begun));
+    let faults = world.counters().faults;
+    assert!(faults > range.count, "only {faults} faults");
+    let often = 2 + time.as_nanos() / Duration::from_millis(10).as_nanos();
+    assert!(looks <= often, "{looks} looks in {time:?}, {faults} faults");
+    end(world, &[range, locked]);
+}
