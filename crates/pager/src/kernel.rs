@@ -289,8 +289,12 @@ pub trait Kernel {
 
     /// Takes charge of more memory, about `pages` resident pages of it, in the spaces that pages
     /// can leave: from then on every missing page there faults to the pager. Pushes nothing when
-    /// there is nothing left to take charge of.
+    /// there is nothing left to take charge of, or nothing that can be said yet.
     fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>);
+
+    /// Pushes what [`Self::register_more`] has registered and could not say yet, because the address
+    /// space was changing. Its pages fault to the pager already.
+    fn finish_registering(&mut self, into: &mut Vec<Charge>);
 
     /// Pages of a range that only map the shared page of zeros, because they were read and never
     /// written. They are no memory yet, but a write makes them memory without a fault.

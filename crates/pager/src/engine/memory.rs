@@ -148,6 +148,9 @@ impl<K: Kernel> Pager<K> {
 
     /// Keeps local memory within its budget and the reserve full.
     pub(super) fn balance_memory(&mut self, net: &PagerFabric<'_>) {
+        // In every turn: with pages that came by faults there is enough to evict, and nobody looks for
+        // more.
+        self.charge(Kernel::finish_registering);
         if net.now >= self.measure_at {
             self.measure(net.now);
         }
@@ -239,7 +242,7 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         let before = self.tracked;
-        self.take_charge(pages);
+        self.charge(|kernel, charges| kernel.register_more(pages, charges));
         if self.tracked == before {
             self.charge_again_at = now + CHARGE_AGAIN;
             self.resident_since_look = self.resident;
@@ -279,9 +282,9 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Takes charge of more of the program's memory; its resident pages become candidates.
-    fn take_charge(&mut self, pages: u64) {
+    fn charge(&mut self, find: impl FnOnce(&mut K, &mut Vec<Charge>)) {
         let mut charges = Vec::new();
-        self.kernel.register_more(pages, &mut charges);
+        find(&mut self.kernel, &mut charges);
         for Charge {
             space,
             range,

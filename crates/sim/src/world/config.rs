@@ -14,6 +14,15 @@ pub enum Attaching {
     ByHand,
 }
 
+/// When the pager hears what it has registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registering {
+    /// At once, or a turn later.
+    ByChance,
+    /// Not before a test says so: threads change the address space all the time.
+    ByHand,
+}
+
 /// The world of a seed.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldConfig {
@@ -35,6 +44,7 @@ pub struct WorldConfig {
     /// Now and then everything but the wires and the NICs stands still for so long.
     pub standstill: Option<Duration>,
     pub attaching: Attaching,
+    pub registering: Registering,
     /// For tests of the checks themselves.
     pub defect: Option<Defect>,
 }
@@ -61,6 +71,7 @@ impl Default for WorldConfig {
             varied: true,
             standstill: None,
             attaching: Attaching::ByChance,
+            registering: Registering::ByChance,
             defect: None,
         }
     }

@@ -1,7 +1,7 @@
 //! A model of the Linux side of the pager: what userfaultfd, MOVE and the program's mappings do,
 //! with their refusals.
 
-use super::config::Attaching;
+use super::config::{Attaching, Registering};
 use super::defect::Defect;
 use super::frames::SimFrames;
 use super::physical::{Page, PhysicalMemory};
@@ -13,8 +13,6 @@ use legato_pager::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pages of a mapping that is registered at a time.
-const REGISTERED_AT_A_TIME: u64 = 512;
 /// One move in so many is refused for a moment: another CPU has the page locked.
 const LOCKED_EVERY: u64 = 64;
 /// A child that pages cannot leave yet is attached in one of so many turns of the agent.
@@ -43,6 +41,9 @@ pub struct SimKernel {
     memory: PhysicalMemory,
     defect: Option<Defect>,
     attaching: Attaching,
+    pub(super) registering: Registering,
+    /// What was registered last is not reported in the same turn.
+    pub(super) is_late: bool,
     /// Nothing happens by chance: no page is locked for a moment, and every page can be moved.
     steady: bool,
     /// Pages moved, copied and cleared since the agent's time was last counted.
@@ -69,6 +70,8 @@ impl SimKernel {
             last_space: 0,
             defect,
             attaching: Attaching::ByChance,
+            registering: Registering::ByChance,
+            is_late: false,
             steady: false,
             pages_handled: 0,
             looks: 0,
@@ -83,12 +86,18 @@ impl SimKernel {
     }
 
     #[must_use]
+    pub(super) const fn with_registering(mut self, registering: Registering) -> Self {
+        self.registering = registering;
+        self
+    }
+
+    #[must_use]
     pub(super) const fn steady(mut self) -> Self {
         self.steady = true;
         self
     }
 
-    fn happens(&mut self, every: u64) -> bool {
+    pub(super) fn happens(&mut self, every: u64) -> bool {
         !self.steady && self.random.ratio(1, every)
     }
 
@@ -127,6 +136,7 @@ impl SimKernel {
     /// is one; only then is the content dropped.
     pub(super) fn announce_removal(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
         let place = self.space_mut(space);
+        place.announced_since(range);
         place
             .is_watched(range)
             .then(|| place.report(SpaceEvent::Removed { space, range }))
@@ -211,6 +221,7 @@ impl SimKernel {
             written: std::mem::take(&mut self.written),
             ..Messages::default()
         };
+        self.is_late &= self.registering == Registering::ByHand;
         self.attach_children();
         for (&id, space) in &mut self.spaces {
             let faults_only = !self.steady && !space.faults.is_empty() && self.random.ratio(1, 4);
@@ -500,38 +511,18 @@ impl Kernel for SimKernel {
     }
 
     fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) {
-        self.looks += 1;
-        let mut found = 0;
-        for (&space, place) in &mut self.spaces {
-            if !place.attached || place.ended || place.is_changing() {
-                continue;
-            }
-            for range in place.uncharged(REGISTERED_AT_A_TIME) {
-                let pages_of = range.start.0..range.end().0;
-                place.registered.extend(pages_of.clone());
-                place.charged.extend(pages_of.clone());
-                let resident: Vec<PageNumber> = place
-                    .present
-                    .range(pages_of)
-                    .map(|(&page, _)| PageNumber(page))
-                    .collect();
-                found += resident.len() as u64;
-                into.push(Charge {
-                    space,
-                    range,
-                    resident,
-                });
-                if found >= pages {
-                    return;
-                }
-            }
-        }
+        self.register(pages, into);
+    }
+
+    fn finish_registering(&mut self, into: &mut Vec<Charge>) {
+        self.say_registered(into);
     }
 
     fn is_registered(&self, page: SpacePage) -> bool {
-        self.spaces
-            .get(&page.space())
-            .is_some_and(|space| space.registered.contains(&page.page().0))
+        let number = page.page().0;
+        self.spaces.get(&page.space()).is_some_and(|space| {
+            space.registered.contains(&number) && !space.found.contains_key(&number)
+        })
     }
 
     fn may_be_dropping(&mut self, _space: SpaceId) -> bool {

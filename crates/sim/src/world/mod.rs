@@ -3,7 +3,8 @@
 //!
 //! What is modelled of Linux: missing-page faults, MOVE and its refusals while an event of the
 //! address space is unread, content that `madvise` drops a moment after its event was read or
-//! (MADV_FREE) may drop at any time, zero fill of what the pager is not in charge of, fork with
+//! (MADV_FREE) may drop at any time, zero fill of what the pager is not in charge of, memory that is
+//! registered a while before the pager hears which of its pages are there, fork with
 //! pages that are shared until one writes, children that pages can leave only from some moment on
 //! or never, mremap, pinned, locked and poisoned pages, processes that are killed at any time. What
 //! is not: read-only mappings, and time that locks cost. [`Machine`] is the model by itself, for
@@ -20,13 +21,14 @@ mod machine;
 mod node;
 mod physical;
 mod program;
+mod register;
 mod report;
 mod script;
 mod space;
 mod state;
 mod workload;
 
-pub use config::{Attaching, WorldConfig};
+pub use config::{Attaching, Registering, WorldConfig};
 pub use defect::Defect;
 pub use failure::{Failure, FailureKind};
 pub use frames::SimFrames;

@@ -73,6 +73,11 @@ impl World {
         self.run_until(|world| world.now() >= end)
     }
 
+    /// The address space comes to rest: see [`Registering::ByHand`](super::Registering::ByHand).
+    pub fn end_registering(&mut self) {
+        self.pager.kernel_mut().end_registering();
+    }
+
     /// Another share of the run's local memory: see [`legato_pager::Pager::set_limit`].
     pub fn set_limit(&mut self, limit: Bytes) {
         self.pager.set_limit(limit);

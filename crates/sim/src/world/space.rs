@@ -13,6 +13,8 @@ pub(super) struct Space {
     pub(super) registered: BTreeSet<u64>,
     /// Pages whose presence was reported to the pager when it took charge of them.
     pub(super) charged: BTreeSet<u64>,
+    /// Pages that were registered and not reported yet, and whether they may be reported as resident.
+    pub(super) found: BTreeMap<u64, bool>,
     pub(super) memory: PhysicalMemory,
     pub(super) present: BTreeMap<u64, Page>,
     pub(super) poisoned: BTreeSet<u64>,
@@ -142,6 +144,7 @@ impl Space {
             self.mapped.remove(&page);
             self.locked.remove(&page);
             self.charged.remove(&page);
+            self.found.remove(&page);
             registered |= self.registered.remove(&page);
         }
         registered
@@ -154,6 +157,8 @@ impl Space {
             let (old, new) = (from.start.0 + step, to + step);
             self.mapped.remove(&old);
             self.mapped.insert(new);
+            // Found again where it is now.
+            self.found.remove(&old);
             if let Some(content) = self.present.remove(&old) {
                 self.present.insert(new, content);
             }
@@ -234,18 +239,16 @@ impl Space {
         self.faults.retain(|&waiting| waiting != page);
     }
 
-    /// Runs of mapped pages that the pager is not in charge of, at most `length_max` long.
-    pub(super) fn uncharged(&self, length_max: u64) -> Vec<PageRange> {
-        runs(self.mapped.difference(&self.charged), length_max)
-    }
-
     /// Runs of mapped pages.
     pub(super) fn mappings(&self) -> Vec<PageRange> {
         runs(&self.mapped, u64::MAX)
     }
 }
 
-fn runs<'a>(pages: impl IntoIterator<Item = &'a u64>, length_max: u64) -> Vec<PageRange> {
+pub(super) fn runs<'a>(
+    pages: impl IntoIterator<Item = &'a u64>,
+    length_max: u64,
+) -> Vec<PageRange> {
     let mut runs: Vec<PageRange> = Vec::new();
     for &page in pages {
         match runs.last_mut() {

@@ -91,8 +91,9 @@ impl World {
         let headers = register(&mut provider, &fabric, budget.frames(), SLOT_HEADER_SIZE)?;
         let regions = [pages.region, headers.region];
         let frames = SimFrames::new(budget.frames(), pages, headers);
-        let kernel =
-            SimKernel::new(frames, random.fork(), config.defect).with_attaching(config.attaching);
+        let kernel = SimKernel::new(frames, random.fork(), config.defect)
+            .with_attaching(config.attaching)
+            .with_registering(config.registering);
         let pager_config = PagerConfig {
             client: ClientId(random.next_u64()),
             cache: Bytes::pages(config.cache_pages),

@@ -4,7 +4,7 @@ use legato_base::timeouts::FAR_MEMORY;
 use legato_base::{Bytes, Duration, PageNumber, Random};
 use legato_pager::{PageRange, PagerEvent};
 use legato_sim::provider::SimNetworkConfig;
-use legato_sim::world::{FailureKind, Operation, Outcome, World, WorldConfig};
+use legato_sim::world::{FailureKind, Operation, Outcome, Registering, World, WorldConfig};
 
 const CACHE: u64 = 512;
 const START: u64 = 0x1000;
@@ -56,6 +56,34 @@ fn m02_patterns_come_back_in_random_order() {
         assert_eq!(read(&mut world, page), Outcome::Value(page));
     }
     assert!(world.counters().pages_fetched > range.count);
+    end(world, &[range]);
+}
+
+/// Nothing can be said at once of what was registered, and by the time that it can be there is no need to
+/// look for more: the program has got a larger share.
+#[test]
+fn memory_that_was_registered_while_its_space_was_changing_is_taken_charge_of() {
+    let config = WorldConfig {
+        registering: Registering::ByHand,
+        ..config()
+    };
+    let mut world = World::new(config).unwrap();
+    world.set_limit(Bytes::pages(CACHE / 4));
+    let range = world.map(START, CACHE / 2).unwrap();
+    let mut pages = (range.start.0..range.end().0).map(PageNumber);
+    while world.looks() == 0 {
+        let page = pages.next().expect("it looks when memory is short");
+        world.perform(0, Operation::Write(page, page.0)).unwrap();
+        // It looks now, and not while a thread waits for it.
+        world.pass(Duration::from_millis(20)).unwrap();
+    }
+    world.set_limit(Bytes::pages(CACHE));
+    world.end_registering();
+    for page in pages {
+        world.perform(0, Operation::Write(page, page.0)).unwrap();
+    }
+    let registered = world.counters().registered_bytes;
+    assert_eq!(registered, Bytes::pages(range.count).0);
     end(world, &[range]);
 }
 

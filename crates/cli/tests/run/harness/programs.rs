@@ -1,5 +1,6 @@
 //! Where the programs are.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -111,8 +112,16 @@ fn workspace() -> &'static Path {
 /// A new, empty directory of this test's own, inside the build directory.
 pub(crate) fn test_directory() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(all).unwrap();
+    loop {
+        let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let directory = all.join(name);
+        match std::fs::create_dir(&directory) {
+            Ok(()) => return directory,
+            // Left by a test that had the same pid.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => panic!("{}: {error}", directory.display()),
+        }
+    }
 }

@@ -403,6 +403,10 @@ impl Kernel for LinuxKernel {
         self.take_charge(pages, into);
     }
 
+    fn finish_registering(&mut self, into: &mut Vec<Charge>) {
+        self.finish_surveys(into);
+    }
+
     fn zero_mapped(&mut self, space: SpaceId, range: PageRange) -> Vec<PageNumber> {
         self.residency_of(space)
             .and_then(|residency| residency.zero_mapped(range).ok())

@@ -38,19 +38,15 @@ impl LinuxKernel {
             .into_iter()
             .chain(self.children.keys().copied())
             .collect();
-        let mut found = 0;
         for space in spaces {
-            if found >= pages {
+            let found: usize = into.iter().map(|charge| charge.resident.len()).sum();
+            let Some(missing) = pages.checked_sub(found as u64).filter(|&pages| pages > 0) else {
                 return;
-            }
+            };
             if !self.surveys.contains_key(&space) {
-                self.look_around(space, pages - found);
+                self.look_around(space, missing);
             }
-            for charge in self.finish_survey(space) {
-                self.hold(&charge);
-                found += charge.resident.len() as u64;
-                into.push(charge);
-            }
+            self.finish_survey(space, into);
         }
     }
 
@@ -88,15 +84,6 @@ impl LinuxKernel {
         }
         if !found.is_empty() {
             self.surveys.insert(id, Survey::new(found));
-        }
-    }
-
-    fn hold(&mut self, charge: &Charge) {
-        if charge.space == SpaceId::OWN {
-            self.registered.insert(charge.range);
-        } else if let Some(child) = self.children.get_mut(&charge.space) {
-            child.charged.insert(charge.range);
-            child.armed.insert(charge.range);
         }
     }
 }

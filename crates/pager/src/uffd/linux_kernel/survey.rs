@@ -97,28 +97,52 @@ impl LinuxKernel {
         }
     }
 
-    /// What the pager can take charge of, of what was found; all that was read must have been accepted.
-    pub(super) fn finish_survey(&mut self, space: SpaceId) -> Vec<Charge> {
+    /// As [`Self::finish_survey`], in every space.
+    pub(super) fn finish_surveys(&mut self, into: &mut Vec<Charge>) {
+        if self.surveys.is_empty() || self.is_unsettled() {
+            return;
+        }
+        let spaces: Vec<SpaceId> = self.surveys.keys().copied().collect();
+        for space in spaces {
+            self.finish_survey(space, into);
+        }
+    }
+
+    /// Takes charge of what was found in a space and is still there, if no event is missing. All that was
+    /// read must have been accepted.
+    pub(super) fn finish_survey(&mut self, space: SpaceId, into: &mut Vec<Charge>) {
         let Some(survey) = self.surveys.get(&space) else {
-            return Vec::new();
+            return;
         };
         if !survey.settled && self.space_is_changing(space) {
-            return Vec::new();
+            return;
         }
         let (Some(context), Some(residency)) = (self.space(space), self.residency_of(space)) else {
             // The child has ended.
             self.surveys.remove(&space);
-            return Vec::new();
+            return;
         };
         let ranges = survey.found.iter().map(|charge| charge.range);
         let Ok(absent) = unregistered(context, residency, ranges) else {
-            return Vec::new();
+            return;
         };
-        let survey = self.surveys.remove(&space);
-        survey.map_or_else(Vec::new, |mut survey| {
-            survey.leave_out(&absent);
-            survey.unchanged()
-        })
+        let Some(mut survey) = self.surveys.remove(&space) else {
+            return;
+        };
+        survey.leave_out(&absent);
+        for charge in survey.unchanged() {
+            self.hold(&charge);
+            into.push(charge);
+        }
+    }
+
+    fn hold(&mut self, charge: &Charge) {
+        if charge.space == SpaceId::OWN {
+            self.registered.insert(charge.range);
+        } else if let Some(child) = self.children.get_mut(&charge.space) {
+            child.charged.insert(charge.range);
+            child.armed.insert(charge.range);
+        }
     }
 }
 

@@ -1,0 +1,105 @@
+//! The pager takes charge of memory: at once, or later where the address space is changing.
+
+use super::config::Registering;
+use super::kernel::SimKernel;
+use super::space::{Space, runs};
+use legato_base::PageNumber;
+use legato_pager::{Charge, PageRange, SpaceId};
+
+/// Pages of a mapping that is registered at a time.
+const REGISTERED_AT_A_TIME: u64 = 512;
+/// What is found in one look of so many is reported later.
+const LATE_EVERY: u64 = 4;
+
+impl SimKernel {
+    /// Registers memory, until so many resident pages were found.
+    pub(super) fn register(&mut self, pages: u64, into: &mut Vec<Charge>) {
+        self.looks += 1;
+        self.say_registered(into);
+        let is_late = self.registering == Registering::ByHand || self.happens(LATE_EVERY);
+        self.is_late |= is_late;
+        let mut found = 0;
+        for (&space, place) in &mut self.spaces {
+            if !place.attached || place.ended || place.is_changing() {
+                continue;
+            }
+            for range in place.unregistered() {
+                let charge = place.register(space, range);
+                found += charge.resident.len() as u64;
+                if is_late {
+                    place.found_late(range);
+                } else {
+                    place.charged.extend(range.start.0..range.end().0);
+                    into.push(charge);
+                }
+                if found >= pages {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// From now on what was registered is reported.
+    pub(super) fn end_registering(&mut self) {
+        self.registering = Registering::ByChance;
+        self.is_late = false;
+    }
+
+    /// Reports what was not reported when it was registered.
+    pub(super) fn say_registered(&mut self, into: &mut Vec<Charge>) {
+        if self.is_late {
+            return;
+        }
+        for (&space, place) in &mut self.spaces {
+            if !place.is_changing() && !place.ended {
+                place.say_found(space, into);
+            }
+        }
+    }
+}
+
+impl Space {
+    fn register(&mut self, space: SpaceId, range: PageRange) -> Charge {
+        let pages = range.start.0..range.end().0;
+        self.registered.extend(pages.clone());
+        let resident = self.present.range(pages);
+        Charge {
+            space,
+            range,
+            resident: resident.map(|(&page, _)| PageNumber(page)).collect(),
+        }
+    }
+
+    fn found_late(&mut self, range: PageRange) {
+        let pages = range.start.0..range.end().0;
+        let found = pages.map(|page| (page, self.present.contains_key(&page)));
+        self.found.extend(found.collect::<Vec<_>>());
+    }
+
+    /// A range will be dropped: what of it is present now says nothing.
+    pub(super) fn announced_since(&mut self, range: PageRange) {
+        let found = self.found.range_mut(range.start.0..range.end().0);
+        found.for_each(|(_, is_resident)| *is_resident = false);
+    }
+
+    fn say_found(&mut self, space: SpaceId, into: &mut Vec<Charge>) {
+        let found = core::mem::take(&mut self.found);
+        self.charged.extend(found.keys());
+        for range in runs(found.keys(), u64::MAX) {
+            let pages = found.range(range.start.0..range.end().0);
+            let resident = pages.filter(|&(_, &is_resident)| is_resident);
+            into.push(Charge {
+                space,
+                range,
+                resident: resident.map(|(&page, _)| PageNumber(page)).collect(),
+            });
+        }
+    }
+
+    /// Runs of mapped pages that the pager neither is in charge of nor will be, each of a limited length.
+    fn unregistered(&self) -> Vec<PageRange> {
+        let rest = self.mapped.difference(&self.charged);
+        let rest = rest.filter(|page| !self.found.contains_key(page));
+        runs(rest, REGISTERED_AT_A_TIME)
+    }
+}
