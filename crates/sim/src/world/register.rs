@@ -15,28 +15,17 @@ impl SimKernel {
     /// Registers memory, until so many resident pages were found.
     pub(super) fn register(&mut self, pages: u64, into: &mut Vec<Charge>) {
         self.looks += 1;
-        self.say_registered(into);
-        let is_late = self.registering == Registering::ByHand || self.happens(LATE_EVERY);
-        self.is_late |= is_late;
+        self.is_late |= self.registering == Registering::ByHand || self.happens(LATE_EVERY);
         let mut found = 0;
-        for (&space, place) in &mut self.spaces {
-            if !place.attached || place.ended || place.is_changing() {
-                continue;
+        for place in self.spaces.values_mut() {
+            if found >= pages {
+                break;
             }
-            for range in place.unregistered() {
-                let charge = place.register(space, range);
-                found += charge.resident.len() as u64;
-                if is_late {
-                    place.found_late(range);
-                } else {
-                    place.charged.extend(range.start.0..range.end().0);
-                    into.push(charge);
-                }
-                if found >= pages {
-                    return;
-                }
+            if place.attached && !place.ended && !place.is_changing() {
+                found += place.register(pages - found);
             }
         }
+        self.say_registered(into);
     }
 
     /// From now on what was registered is reported.
@@ -45,7 +34,7 @@ impl SimKernel {
         self.is_late = false;
     }
 
-    /// Reports what was not reported when it was registered.
+    /// Reports what is registered and was not reported yet, unless it is too early.
     pub(super) fn say_registered(&mut self, into: &mut Vec<Charge>) {
         if self.is_late {
             return;
@@ -59,21 +48,21 @@ impl SimKernel {
 }
 
 impl Space {
-    fn register(&mut self, space: SpaceId, range: PageRange) -> Charge {
-        let pages = range.start.0..range.end().0;
-        self.registered.extend(pages.clone());
-        let resident = self.present.range(pages);
-        Charge {
-            space,
-            range,
-            resident: resident.map(|(&page, _)| PageNumber(page)).collect(),
+    /// As [`SimKernel::register`]; returns how many resident pages were found.
+    fn register(&mut self, pages: u64) -> u64 {
+        let mut found = 0;
+        for range in self.unregistered() {
+            for page in range.start.0..range.end().0 {
+                let is_resident = self.present.contains_key(&page);
+                found += u64::from(is_resident);
+                self.registered.insert(page);
+                self.found.insert(page, is_resident);
+            }
+            if found >= pages {
+                break;
+            }
         }
-    }
-
-    fn found_late(&mut self, range: PageRange) {
-        let pages = range.start.0..range.end().0;
-        let found = pages.map(|page| (page, self.present.contains_key(&page)));
-        self.found.extend(found.collect::<Vec<_>>());
+        found
     }
 
     /// A range will be dropped: what of it is present now says nothing.
