@@ -16,7 +16,7 @@ const FILL_PAGES_PER_MICROSECOND: u64 = 2;
 /// Between two measurements at least: below this the measuring costs more than it saves.
 const MEASURE_INTERVAL_MIN: Duration = Duration::from_micros(400);
 /// And at most: programs also grow slowly.
-const MEASURE_INTERVAL_MAX: Duration = Duration::from_millis(20);
+pub(crate) const MEASURE_INTERVAL_MAX: Duration = Duration::from_millis(20);
 
 /// No limit is smaller, whatever share of a run's memory a process has.
 const LIMIT_MIN: Bytes = Bytes::kib(512);

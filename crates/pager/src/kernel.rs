@@ -4,7 +4,7 @@
 use crate::FrameIndex;
 use alloc::vec::Vec;
 use legato_base::wire::slot::SLOT_HEADER_SIZE;
-use legato_base::{PAGE_SIZE, PageNumber};
+use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_verbs::ScatterGatherEntry;
 
 /// An address space: the agent's own program, or a forked child that it serves.
@@ -286,6 +286,13 @@ pub trait Kernel {
     /// Local pages of all address spaces now, the agent's own and its frames included; a page
     /// that several of them share counts once.
     fn resident_pages(&mut self) -> u64;
+
+    /// The processor time that the threads of all address spaces have had. None if nobody can tell.
+    fn processor_time(&self) -> Option<Duration>;
+
+    /// From now on whoever waits for this kernel is woken when [`Self::processor_time`] grows, within
+    /// a tick of the processor (1 to 10 ms); or not any more. False if that cannot be had.
+    fn wake_when_run(&mut self, wanted: bool) -> bool;
 
     /// Takes charge of more memory, about `pages` resident pages of it, in the spaces that pages
     /// can leave: from then on every missing page there faults to the pager. Pushes nothing when

@@ -18,14 +18,17 @@ use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use tracing::{debug, error};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Selects the log, for example `LEGATO_LOG=debug`.
+/// Selects the log: `debug`, or by modules as in `warn,legato::node=trace`.
 const LOG_VARIABLE: &str = "LEGATO_LOG";
 
 /// Serves until SIGINT or SIGTERM, or until the process that embeds it is gone.
 pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
-    start_log(arguments.embedded);
+    start_log(arguments.embedded)?;
     let Some(memory) = arguments.memory else {
         return Err(Failure::refused("a memory node needs --memory"));
     };
@@ -209,12 +212,25 @@ fn log_changes(old: &mut NodeStatus, new: NodeStatus) {
     *old = new;
 }
 
-fn start_log(embedded: bool) {
-    let default = if embedded { "warn" } else { "info" };
-    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+fn start_log(embedded: bool) -> Result<(), Failure> {
+    let wanted = std::env::var_os(LOG_VARIABLE).filter(|wanted| !wanted.is_empty());
+    let selected = match wanted {
+        None if embedded => Targets::new().with_default(LevelFilter::WARN),
+        None => Targets::new().with_default(LevelFilter::INFO),
+        Some(wanted) => wanted.to_string_lossy().parse().map_err(|error| {
+            Failure::refused(format_args!(
+                "{LOG_VARIABLE}={}: {error}; name a level (error, warn, info, debug, trace) or \
+                 MODULE=LEVEL, several with commas",
+                wanted.display()
+            ))
+        })?,
+    };
+    let lines = fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
+        .with_writer(std::io::stderr);
+    tracing_subscriber::registry()
+        .with(selected)
+        .with(lines)
         .init();
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The limit of local memory, seen from outside while programs touch fresh memory.
 
-use crate::harness::{Finished, MIB, Run, conclusive, is_soak, test_program};
+use crate::harness::{Finished, MIB, Run, conclusive, is_soak, system_program, test_program};
 
 /// The stated limit: the cache, 5 % of it for tables, and 16 MiB for the agent.
 pub(crate) const fn stated(cache: u64) -> u64 {
@@ -79,6 +79,20 @@ fn two_threads_are_never_let_past_the_limit() {
 #[test]
 fn four_threads_are_never_let_past_the_limit() {
     fill_fast("4");
+}
+
+/// While a program sleeps its agent does too.
+#[test]
+fn memory_that_comes_after_a_rest_stays_within_the_limit() {
+    let script = "import time\n\
+         for turn in range(20):\n\
+         \x20   time.sleep(0.1)\n\
+         \x20   area = b'x' * (96 << 20)\n\
+         print(len(area))";
+    let run = || Run::far(system_program("python3")).arguments(["-c", script]);
+    expect_limited(64, 0, run, |run| {
+        assert_eq!(run.output(), "100663296\n");
+    });
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What is promised about memory, on real processes.
 
-use crate::harness::{MIB, Node, Run, Running, sized, test_program};
+use crate::harness::{MIB, Node, PATIENCE, Process, Run, Running, poll_until, sized, test_program};
 use rustix::process::Signal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Sixteen times the cache, every byte compared, each page once in a shuffled order.
 #[test]
@@ -24,6 +24,41 @@ fn m02_every_byte_comes_back_in_random_order() {
     // No more than the cache can have been local when the reading began.
     let far = pages(all - cache);
     assert!(run.stat("pages_fetched") >= far, "{:?}", run.stats);
+}
+
+/// However full its cache is. (While a program runs its agent looks at its memory up to 2,500 times a
+/// second.)
+#[test]
+fn the_agent_of_a_program_that_waits_sleeps() {
+    let mut run = Run::far(test_program("hold"))
+        .arguments(["--bytes", "32MiB"])
+        .cache_mib(16)
+        .memory_mib(64)
+        .start();
+    run.wait_for_output("ready");
+    let agents: Vec<Process> = run
+        .processes()
+        .into_iter()
+        .filter(Process::leads_a_session)
+        .collect();
+    let [agent] = agents[..] else {
+        panic!("{agents:?}")
+    };
+    let mut last = (Instant::now(), agent.sleeps().unwrap());
+    poll_until("a second with 100 looks at the most", PATIENCE, || {
+        let time = last.0.elapsed();
+        if time < Duration::from_secs(1) {
+            return false;
+        }
+        let sleeps = agent.sleeps().unwrap();
+        let looks = (sleeps - last.1) as f64 / time.as_secs_f64();
+        last = (Instant::now(), sleeps);
+        looks <= 100.0
+    });
+    run.write(b"go on\n");
+    let run = run.finish().expect_code(0).expect_far_pages();
+    let right = "hold: 8192 right, 0 lost, 0 wrong\n";
+    assert!(run.output().ends_with(right), "{}", run.output());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// One line on standard error that holds `word`, and no sign of the program.
 #[track_caller]
@@ -50,6 +51,23 @@ fn sizes_that_are_none() {
         assert_eq!(run.output(), "");
         assert!(run.stderr.contains(option), "{}", run.stderr);
     }
+}
+
+#[test]
+fn a_log_that_cannot_be_selected() {
+    let level = "LEGATO_LOG=legato=loud";
+    let node = Command::new(legato())
+        .args(["node", "--memory", "16MiB", "--listen"])
+        .arg("shm:@legato-test-loud")
+        .env("LEGATO_LOG", "legato=loud")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&node.stderr);
+    assert_eq!(node.status.code(), Some(2), "{said}");
+    assert!(said.lines().count() == 1 && said.contains(level), "{said}");
+
+    let run = echo().environment("LEGATO_LOG", "legato=loud").finish();
+    assert_eq!(run.expect_code(2).output(), "");
 }
 
 #[test]

@@ -31,6 +31,7 @@ impl<K: Kernel> Pager<K> {
     pub fn set_limit(&mut self, limit: Bytes) {
         self.budget = self.budget.with_limit(limit);
         self.note_share();
+        self.stop_resting();
         self.measure_at = Time::ZERO;
     }
 

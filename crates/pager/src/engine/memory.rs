@@ -151,7 +151,7 @@ impl<K: Kernel> Pager<K> {
         // In every turn: with pages that came by faults there is enough to evict, and nobody looks for
         // more.
         self.charge(Kernel::finish_registering);
-        if net.now >= self.measure_at {
+        if net.now >= self.measure_at || self.stirs() {
             self.measure(net.now);
         }
         let over = self.resident.saturating_sub(self.budget.target());
@@ -207,18 +207,19 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn measure(&mut self, now: Time) {
+        let before = self.resident;
         self.resident = self.count_resident(now);
         self.resident_since_look = self.resident_since_look.min(self.resident);
         self.counters.cache_bytes_peak = self
             .counters
             .cache_bytes_peak
             .max(Bytes::pages(self.resident).0);
-        self.measure_at = now + self.budget.measure_after(self.resident);
+        self.measure_at = self.measure_next(before, now);
         // What the pager is not in charge of grows faster than pages leave. Once it is in charge
         // of everything, growth waits for frames.
         if self.resident > self.budget.target() + self.budget.headroom / 2 {
             self.look_for_more(u64::MAX, now);
-        } else if self.is_pressed() {
+        } else if self.is_pressed() && !self.rests() {
             self.share_the_load(now);
         }
     }
@@ -234,11 +235,12 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// Takes charge of more, unless there was no more a moment ago. What has come since then shows as
-    /// growth. To look in every turn would take all of the time, of which the program needs some.
+    /// Takes charge of more, unless there was no more a moment ago, or nobody has run since. What has come
+    /// since then shows as growth. To look in every turn would take all of the time, of which the program needs some.
     fn look_for_more(&mut self, pages: u64, now: Time) {
         let grown = self.resident.saturating_sub(self.resident_since_look);
-        if now < self.charge_again_at && grown <= self.budget.headroom / 32 {
+        let is_early = now < self.charge_again_at || self.rests();
+        if is_early && grown <= self.budget.headroom / 32 {
             return;
         }
         let before = self.tracked;

@@ -6,6 +6,7 @@
 //! `memory` (how much may be here), `space` (the program changes its mappings), `children`
 //! (forked processes), `loss` (a node is gone). `audit` checks the books.
 
+mod activity;
 mod adopt;
 mod audit;
 mod children;
@@ -28,6 +29,7 @@ use crate::prefetch::Prefetcher;
 use crate::replacement::{Queued, Replacement};
 use crate::table::PageTable;
 use crate::{Budget, FrameBuffer, FrameIndex, Kernel, NodeIndex, PageRange, SpaceId, SpacePage};
+use activity::Activity;
 use adopt::Adoption;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -202,6 +204,7 @@ pub struct Pager<K: Kernel> {
     receding: bool,
     resident: u64,
     measure_at: Time,
+    activity: Activity,
     check_children_at: Time,
     starved: Option<Patience>,
     starving: bool,
@@ -261,6 +264,7 @@ impl<K: Kernel> Pager<K> {
             receding: false,
             resident: 0,
             measure_at: Time::ZERO,
+            activity: Activity::default(),
             check_children_at: Time::ZERO,
             starved: None,
             starving: false,

@@ -19,6 +19,7 @@ mod linux_kernel;
 mod mappings;
 mod message;
 pub mod probe;
+mod processor_clock;
 mod program;
 mod range_set;
 mod replaced;

@@ -19,12 +19,16 @@ impl World {
     /// When the agent does something next.
     pub(super) fn agent_due(&self) -> Time {
         let woken = self.provider.has_work() || self.pager.kernel().has_messages();
-        let wanted = if woken { Time::ZERO } else { self.agent_at };
+        let wanted = match woken {
+            true => Time::ZERO,
+            false => self.agent_at.min(self.pager.kernel().alarm_at()),
+        };
         wanted.max(self.agent_free_at)
     }
 
     /// The agent's loop body, as in the agent of a real program.
     pub(super) fn turn_agent(&mut self, now: Time) -> Result<(), FailureKind> {
+        self.agent_turns += 1;
         let messages = self.pager.kernel_mut().read();
         let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * messages.faults.len() as u64);
         let mut net = PagerFabric {

@@ -5,8 +5,9 @@ use super::config::{Attaching, Registering};
 use super::defect::Defect;
 use super::frames::SimFrames;
 use super::physical::{Page, PhysicalMemory};
+use super::processor::Processor;
 use super::space::{Access, Announced, Messages, Space};
-use legato_base::{PAGE_SIZE, PageNumber, Random};
+use legato_base::{Duration, PAGE_SIZE, PageNumber, Random, Time};
 use legato_pager::{
     Charge, EvictError, FillError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceEvent, SpaceId,
     SpacePage,
@@ -37,6 +38,7 @@ pub struct SimKernel {
     /// Pages that MADV_FREE left and that were written since the last read.
     written: Vec<SpacePage>,
     random: Random,
+    processor: Processor,
     last_space: u32,
     memory: PhysicalMemory,
     defect: Option<Defect>,
@@ -67,6 +69,7 @@ impl SimKernel {
             woken: Vec::new(),
             written: Vec::new(),
             random,
+            processor: Processor::default(),
             last_space: 0,
             defect,
             attaching: Attaching::ByChance,
@@ -99,6 +102,16 @@ impl SimKernel {
 
     pub(super) fn happens(&mut self, every: u64) -> bool {
         !self.steady && self.random.ratio(1, every)
+    }
+
+    /// A thread runs.
+    pub(super) fn run(&mut self, now: Time) {
+        self.processor.run(now, &mut self.random);
+    }
+
+    /// When the agent is woken because a thread runs.
+    pub(super) const fn alarm_at(&self) -> Time {
+        self.processor.alarm_at()
     }
 
     /// From now on pages can leave the space.
@@ -194,6 +207,17 @@ impl SimKernel {
         // Of what was never registered the pager does not know.
         if place.registered.is_empty() && space != SpaceId::OWN {
             self.spaces.remove(&space);
+        }
+    }
+
+    /// `fork` fails because its process was killed: what was made of the child goes (`copy_process` in
+    /// kernel/fork.c, `userfaultfd_event_wait_completion` in fs/userfaultfd.c). Only a pager that has
+    /// read of it knows of the child.
+    pub(super) fn end_unborn(&mut self, parent: SpaceId, child: SpaceId, event: u64) {
+        if self.is_read(parent, event) {
+            self.end(child);
+        } else {
+            self.spaces.remove(&child);
         }
     }
 
@@ -508,6 +532,18 @@ impl Kernel for SimKernel {
             .map(Page::identity)
             .collect();
         self.frames.backed() + pages.len() as u64
+    }
+
+    /// As on Linux: each process has a clock of its own.
+    fn processor_time(&self) -> Option<Duration> {
+        let mut spaces = self.spaces.iter();
+        let is_alone = matches!(spaces.next(), Some((&SpaceId::OWN, own)) if !own.ended);
+        (is_alone && spaces.next().is_none()).then(|| self.processor.spent())
+    }
+
+    fn wake_when_run(&mut self, wanted: bool) -> bool {
+        self.processor.set_alarm(wanted);
+        true
     }
 
     fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) {

@@ -20,6 +20,7 @@ mod kernel;
 mod machine;
 mod node;
 mod physical;
+mod processor;
 mod program;
 mod register;
 mod report;

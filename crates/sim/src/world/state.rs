@@ -49,6 +49,7 @@ pub struct World {
     pub(super) random: Random,
     pub(super) history: History,
     pub(super) agent_at: Time,
+    pub(super) agent_turns: u64,
     /// The agent's CPU is busy until then.
     pub(super) agent_free_at: Time,
     pub(super) progress_at: Time,
@@ -128,6 +129,7 @@ impl World {
             random,
             history: History::default(),
             agent_at: Time::ZERO,
+            agent_turns: 0,
             agent_free_at: Time::ZERO,
             progress_at: Time::ZERO,
             limit: budget.limit + budget.headroom,
@@ -160,6 +162,16 @@ impl World {
     /// How often the agent has looked for memory to take charge of.
     pub const fn looks(&self) -> u64 {
         self.pager.kernel().looks
+    }
+
+    /// Children so far.
+    pub const fn forks(&self) -> u64 {
+        self.forks
+    }
+
+    /// Turns of the agent's loop.
+    pub const fn agent_turns(&self) -> u64 {
+        self.agent_turns
     }
 
     /// True if threads waited and nothing that was local could leave.
@@ -250,13 +262,23 @@ impl World {
 
     /// A process ends, whatever it is doing, and all its threads with it.
     pub fn kill_process(&mut self, space: SpaceId) {
+        for thread in &mut self.threads {
+            if thread.space != space {
+                continue;
+            }
+            if let State::Announced {
+                event,
+                outcome: Outcome::Child(child),
+                ..
+            } = thread.state
+            {
+                self.pager.kernel_mut().end_unborn(space, child, event);
+                self.model.end(child);
+            }
+            thread.state = State::Ended;
+        }
         self.pager.kernel_mut().end(space);
         self.model.end(space);
-        for thread in &mut self.threads {
-            if thread.space == space {
-                thread.state = State::Ended;
-            }
-        }
     }
 
     /// Kills a memory node, whose memory is gone.
@@ -402,6 +424,7 @@ impl World {
         if self.thread_due(&self.threads[index]) > now {
             return Ok(());
         }
+        self.pager.kernel_mut().run(now);
         match step(self.pager.kernel_mut(), &mut self.model, space, state)? {
             Step::Exits => self.kill_process(space),
             Step::Waits(state) => {

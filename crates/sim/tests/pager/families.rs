@@ -71,6 +71,33 @@ fn m14_far_pages_are_shared_by_fork_and_not_copied() {
     end(world, &[range]);
 }
 
+/// Whoever is killed in `fork` leaves nothing of the child, at whatever point it was: before the pager
+/// has read of the child, and after.
+#[test]
+fn a_fork_that_its_process_does_not_outlive_leaves_no_child() {
+    let mut known = [false; 2];
+    for points in 0.. {
+        let (mut world, range) = filled(config(), 2 * CACHE);
+        // The agent has something else to do first.
+        world.begin(0, Operation::Fork);
+        for thread in 1..3 {
+            let page = range.start.plus(thread as u64 * 8);
+            world.begin(thread, Operation::Read(page));
+        }
+        // One point in time at which something happens after the other.
+        for _ in 0..points {
+            world.pass(Duration::from_nanos(1)).unwrap();
+        }
+        if world.forks() > 0 {
+            break;
+        }
+        world.kill_process(SpaceId::OWN);
+        let report = world.finish().unwrap();
+        known[usize::from(report.counters.children_served > 0)] = true;
+    }
+    assert_eq!(known, [true; 2]);
+}
+
 #[test]
 fn m14_a_page_that_parent_and_child_evict_is_two_far_pages() {
     let (mut world, range) = filled(config(), 3 * CACHE);

@@ -87,6 +87,24 @@ fn memory_that_was_registered_while_its_space_was_changing_is_taken_charge_of() 
     end(world, &[range]);
 }
 
+/// However full its cache is: nothing comes as long as nobody runs. What comes first when somebody does
+/// is fresh memory, of which nobody tells.
+#[test]
+fn an_agent_sleeps_while_its_program_does_and_wakes_with_it() {
+    let (mut world, range) = filled(config(), 2 * CACHE);
+    for round in 0..20 {
+        world.pass(Duration::from_millis(100)).unwrap();
+        let before = world.agent_turns();
+        world.pass(Duration::from_secs(1)).unwrap();
+        let turns = world.agent_turns() - before;
+        assert!(turns <= 100, "{turns} turns in a second");
+        let fresh = world.map(0x10_0000 * (round + 1), 4 * CACHE).unwrap();
+        world.write_all(fresh, |page| page).unwrap();
+        world.perform(0, Operation::Unmap(fresh)).unwrap();
+    }
+    end(world, &[range]);
+}
+
 #[test]
 fn m03_fresh_memory_reads_zero_and_nothing_is_sent() {
     let mut world = World::new(config()).unwrap();
@@ -153,6 +171,9 @@ fn m07_a_fetch_goes_ahead_of_queued_write_backs() {
     // A page takes 21 us on the link.
     let (mut world, range) = filled(slow(200_000_000), 4 * CACHE);
     world.pass(Duration::from_millis(100)).unwrap();
+    // The agent has slept, and is awake again.
+    read(&mut world, range.end().0 - 1);
+    world.pass(Duration::from_millis(1)).unwrap();
     // Fresh pages come faster than old ones leave.
     let other = world.map(START * 8, 2 * CACHE).unwrap();
     let mut random = Random::from_seed(7);
@@ -356,6 +377,23 @@ fn far_memory_that_nobody_gives_back_ends_the_program_after_a_while() {
         waited + slack > FAR_MEMORY && waited < FAR_MEMORY + slack,
         "{waited:?}"
     );
+}
+
+/// It does not run, and there may be something to do for it all the same.
+#[test]
+fn a_program_that_waits_for_its_agent_does_not_rest() {
+    let mut world = World::new(config()).unwrap();
+    let range = world.map(START, 2 * CACHE).unwrap();
+    world.perform(0, Operation::Lock(range)).unwrap();
+    let mut page = START;
+    while !world.has_starved() {
+        world.begin(1, Operation::Write(PageNumber(page), page));
+        world.pass(Duration::from_millis(1)).unwrap();
+        page += 1;
+    }
+    let looks = world.looks();
+    world.pass(Duration::from_secs(1)).unwrap();
+    assert!(world.looks() >= looks + 20, "{looks} {}", world.looks());
 }
 
 /// What others have promised may come as soon as all go on.

@@ -137,6 +137,14 @@ impl Process {
         Duration::from_nanos(times.sum())
     }
 
+    /// How often its main thread has gone to sleep (proc_pid_status(5)).
+    pub(crate) fn sleeps(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        count.trim().parse().ok()
+    }
+
     pub(crate) fn command(&self) -> String {
         let bytes = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).replace('\0', " ")

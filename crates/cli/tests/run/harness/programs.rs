@@ -14,7 +14,8 @@ pub(crate) fn test_program(name: &str) -> PathBuf {
     built("LEGATO_TEST_PROGRAMS", name)
 }
 
-/// The same without a dynamic loader and at a fixed address.
+/// One of those that `scripts/with-test-programs` also builds without a dynamic loader and at a fixed
+/// address.
 pub(crate) fn static_test_program(name: &str) -> PathBuf {
     built("LEGATO_TEST_STATIC_PROGRAMS", name)
 }

@@ -20,6 +20,7 @@ use super::features::Features;
 use super::frame_memory::LinuxFrames;
 use super::hand::remote::{Applicant, Hand};
 use super::message::Message;
+use super::processor_clock::ProcessorClock;
 use super::range_set::RangeSet;
 use super::residency::Residency;
 use super::transfer::surely;
@@ -31,7 +32,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use child::Child;
 use gather::Gathering;
-use legato_base::{PAGE_SIZE, PageNumber};
+use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_verbs::MemoryRegion;
 use order::Order;
 use refused::Refused;
@@ -48,6 +49,7 @@ pub(super) struct LinuxKernel {
     pub(super) layout: Layout,
     pub(super) features: Features,
     pub(super) program: i32,
+    processor_clock: Option<ProcessorClock>,
     /// The agent's code and data, whose zero-initialised part looks like the program's memory.
     object: PageRange,
     pub(super) own: Userfaultfd,
@@ -139,6 +141,7 @@ impl LinuxKernel {
             layout,
             features,
             program,
+            processor_clock: Pid::from_raw(program).map(ProcessorClock::new),
             object,
             own,
             trash,
@@ -173,6 +176,11 @@ impl LinuxKernel {
         core::iter::once(&self.own)
             .chain(self.children.values().map(|child| &child.context))
             .map(Userfaultfd::fd)
+            .chain(
+                self.processor_clock
+                    .as_ref()
+                    .and_then(ProcessorClock::alarm),
+            )
     }
 
     pub(super) fn descriptor(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
@@ -397,6 +405,15 @@ impl Kernel for LinuxKernel {
 
     fn resident_pages(&mut self) -> u64 {
         self.count_resident()
+    }
+
+    fn processor_time(&self) -> Option<Duration> {
+        self.count_processor_time()
+    }
+
+    fn wake_when_run(&mut self, wanted: bool) -> bool {
+        let clock = self.processor_clock.as_mut();
+        clock.is_some_and(|clock| clock.set_alarm(wanted))
     }
 
     fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) {

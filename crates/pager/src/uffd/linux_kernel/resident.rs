@@ -1,4 +1,4 @@
-//! How much local memory all address spaces use together.
+//! How much local memory all address spaces use together, and how much processor time.
 //!
 //! RssAnon is cheap to read, but counts a page that is shared after a fork once for each process.
 //! Pss_Anon counts it once in the sum, but the kernel walks all page tables for it. So it is read
@@ -36,6 +36,13 @@ impl Shared {
 }
 
 impl LinuxKernel {
+    /// None while forked children are served too: each has a clock of its own.
+    pub(super) fn count_processor_time(&self) -> Option<Duration> {
+        let is_alone = self.children.is_empty() && !self.own_closed;
+        let clock = self.processor_clock.as_ref().filter(|_| is_alone);
+        clock?.time()
+    }
+
     pub(super) fn count_resident(&mut self) -> u64 {
         let own = self.residency.anonymous_pages().unwrap_or(0);
         let hands = self
