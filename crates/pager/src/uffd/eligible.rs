@@ -21,11 +21,25 @@ pub(super) struct Region {
     pub(super) range: PageRange,
     /// In order of address. Neighbouring mappings are one range.
     pub(super) eligible: Vec<PageRange>,
+    /// All that may be registered, each mapping for itself, in order of address.
+    mappings: Vec<PageRange>,
 }
 
 impl Region {
     fn pages(&self) -> u64 {
         self.eligible.iter().map(|range| range.count).sum()
+    }
+
+    /// Each mapping with the holes on both sides of it: the region in parts, for when something in it
+    /// cannot be registered.
+    pub(super) fn parts(&self) -> impl Iterator<Item = PageRange> {
+        self.mappings.iter().enumerate().map(|(index, _)| {
+            let before = index.checked_sub(1).map(|index| self.mappings[index].end());
+            let after = self.mappings.get(index + 1).map(|next| next.start);
+            let start = before.unwrap_or(self.range.start);
+            let end = after.unwrap_or_else(|| self.range.end());
+            PageRange::new(start, end.0 - start.0)
+        })
     }
 }
 
@@ -49,17 +63,19 @@ pub(super) fn regions(maps: &str, own: &[PageRange]) -> Vec<Region> {
             }
             if goes_on {
                 let start = PageNumber(range.start.0 - reach);
-                let (range, eligible) = (PageRange::new(start, reach), Vec::new());
-                regions.push(Region { range, eligible });
+                regions.push(Region {
+                    range: PageRange::new(start, reach),
+                    eligible: Vec::new(),
+                    mappings: Vec::new(),
+                });
             }
         }
-        if goes_on {
-            extend(&mut regions, range.count);
-        }
-        if kind == Kind::Eligible
-            && let Some(region) = regions.last_mut()
-        {
-            add(&mut region.eligible, range);
+        if goes_on && let Some(region) = regions.last_mut() {
+            region.range.count += range.count;
+            region.mappings.push(range);
+            if kind == Kind::Eligible {
+                add(&mut region.eligible, range);
+            }
         }
     }
     regions.retain(|region| !region.eligible.is_empty());
@@ -96,8 +112,21 @@ enum Kind {
 }
 
 fn mappings(maps: &str, own: &[PageRange]) -> impl Iterator<Item = (PageRange, Kind)> {
+    let mut end = PageNumber(0);
     maps.lines()
         .filter_map(parse)
+        // The text comes in pieces, and the mapping at the seam may have grown downwards meanwhile, over
+        // what was told already.
+        .filter_map(move |(range, kind)| {
+            let start = range.start.max(end);
+            end = end.max(range.end());
+            let rest = range
+                .end()
+                .0
+                .checked_sub(start.0)
+                .filter(|&rest| rest > 0)?;
+            Some((PageRange::new(start, rest), kind))
+        })
         .flat_map(move |(range, kind)| {
             let mut parts = vec![(range, kind)];
             for &hole in own {
@@ -195,6 +224,37 @@ mod tests {
         );
         assert_eq!(found[1].range, at(0x104_2000, 0x105_0000));
         assert_eq!(found.len(), 2);
+        let parts: Vec<PageRange> = found[0].parts().collect();
+        assert_eq!(
+            parts,
+            [
+                at(0x100_2000, 0x102_0000),
+                at(0x102_0000, 0x102_2000),
+                at(0x102_1000, 0x103_0000),
+                at(0x103_0000, 0x104_1000),
+            ]
+        );
+    }
+
+    /// Two mappings became one while the text was read.
+    #[test]
+    fn what_is_told_twice_counts_once() {
+        let maps = "\
+1000000-1010000 rw-p 00000000 00:00 0
+1010000-1020000 rw-p 00000000 00:00 0
+1000000-1030000 rw-p 00000000 00:00 0
+1008000-1018000 rw-p 00000000 00:00 0
+1040000-1050000 r--p 00000000 fe:00 7 /bin/x
+";
+        let found = regions(maps, &[]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].range.end(), at(0x100_0000, 0x104_0000).end());
+        assert_eq!(found[0].eligible, [at(0x100_0000, 0x103_0000)]);
+        let parts: Vec<PageRange> = found[0].parts().skip(1).collect();
+        assert_eq!(
+            parts,
+            [at(0x101_0000, 0x102_0000), at(0x102_0000, 0x104_0000)]
+        );
     }
 
     #[test]

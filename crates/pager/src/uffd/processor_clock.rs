@@ -184,7 +184,7 @@ mod tests {
             .args(["-c", "while :; do :; done"])
             .spawn()
             .unwrap();
-        let pid = Pid::from_child(&child);
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
         let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
         let mut clock = ProcessorClock::new(pid);
         assert!(clock.alarm().is_none());

@@ -379,18 +379,25 @@ fn far_memory_that_nobody_gives_back_ends_the_program_after_a_while() {
     );
 }
 
-/// It does not run, and there may be something to do for it all the same.
-#[test]
-fn a_program_that_waits_for_its_agent_does_not_rest() {
+/// A world with locked memory, and the page for which thread 1 waits in vain.
+fn starving() -> (World, PageRange, u64) {
     let mut world = World::new(config()).unwrap();
     let range = world.map(START, 2 * CACHE).unwrap();
     world.perform(0, Operation::Lock(range)).unwrap();
-    let mut page = START;
-    while !world.has_starved() {
+    for page in range.start.0..range.end().0 {
         world.begin(1, Operation::Write(PageNumber(page), page));
         world.pass(Duration::from_millis(1)).unwrap();
-        page += 1;
+        if world.has_starved() {
+            return (world, range, page);
+        }
     }
+    panic!("there was room for everything");
+}
+
+/// It does not run, and there may be something to do for it all the same.
+#[test]
+fn a_program_that_waits_for_its_agent_does_not_rest() {
+    let (mut world, ..) = starving();
     let looks = world.looks();
     world.pass(Duration::from_secs(1)).unwrap();
     assert!(world.looks() >= looks + 20, "{looks} {}", world.looks());
@@ -399,15 +406,7 @@ fn a_program_that_waits_for_its_agent_does_not_rest() {
 /// What others have promised may come as soon as all go on.
 #[test]
 fn an_hour_of_standstill_is_not_an_hour_of_starving() {
-    let mut world = World::new(config()).unwrap();
-    let range = world.map(START, 2 * CACHE).unwrap();
-    world.perform(0, Operation::Lock(range)).unwrap();
-    let mut page = START;
-    while !world.has_starved() {
-        world.begin(1, Operation::Write(PageNumber(page), page));
-        world.pass(Duration::from_millis(1)).unwrap();
-        page += u64::from(!world.has_starved());
-    }
+    let (mut world, range, page) = starving();
     world.stand_still(Duration::from_secs(3600));
     world.pass(Duration::from_secs(1)).unwrap();
     world.perform(0, Operation::Unlock(range)).unwrap();

@@ -107,15 +107,10 @@ impl Process {
 
     /// RssAnon and RssShmem of /proc/PID/status, in bytes.
     pub(crate) fn resident(&self) -> Option<Resident> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-            Some(kib * 1024)
-        };
+        let [anonymous, shared] = self.numbers(["RssAnon:", "RssShmem:"])?;
         Some(Resident {
-            anonymous: field("RssAnon:")?,
-            shared: field("RssShmem:")?,
+            anonymous: anonymous * 1024,
+            shared: shared * 1024,
         })
     }
 
@@ -139,10 +134,22 @@ impl Process {
 
     /// How often its main thread has gone to sleep (proc_pid_status(5)).
     pub(crate) fn sleeps(&self) -> Option<u64> {
+        let [sleeps] = self.numbers(["voluntary_ctxt_switches:"])?;
+        Some(sleeps)
+    }
+
+    /// Numbers of /proc/PID/status, all of one moment.
+    fn numbers<const N: usize>(&self, names: [&str; N]) -> Option<[u64; N]> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let mut lines = status.lines();
-        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        count.trim().parse().ok()
+        let number = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        let mut numbers = [0; N];
+        for (slot, name) in numbers.iter_mut().zip(names) {
+            *slot = number(name)?;
+        }
+        Some(numbers)
     }
 
     pub(crate) fn command(&self) -> String {

@@ -5,7 +5,7 @@ use super::survey::Survey;
 use super::{Foreign, LinuxKernel};
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
-use crate::uffd::eligible::{eligible_mappings, regions};
+use crate::uffd::eligible::{Region, eligible_mappings, regions};
 use crate::uffd::range_set::RangeSet;
 use crate::uffd::residency::Residency;
 use crate::{Charge, EvictError, PageRange, SpaceId};
@@ -144,72 +144,70 @@ impl Space<'_> {
                 continue;
             }
             if self.register(region.range).is_err() {
-                // One mapping spoils it for all.
-                found += self.register_each(maps, own, &missing, into);
+                // One mapping spoils it for all, or all of it has gone.
+                found += self.register_each(&region, own, &missing, into);
                 continue;
             }
-            if self.id == SpaceId::OWN {
-                leave_out_of_dumps(region.range);
-            }
-            // What has come there since is not registered, nor what has gone before: see `unregistered`.
-            // What has gone since announces it.
-            for part in missing {
-                found += self.found(part, into);
-            }
+            found += self.registered(region.range, missing, into);
         }
     }
 
     /// Returns how many resident pages that has brought.
     fn register_each(
         &mut self,
-        maps: &str,
+        region: &Region,
         own: &[PageRange],
         missing: &[PageRange],
         into: &mut Vec<Charge>,
     ) -> u64 {
-        let (mut found, gone) = self.register_parts(maps, own, missing, into);
+        let (mut found, gone) = self.register_parts(region, missing, into);
         // What has become of it shows when one looks again. What refuses then refuses indeed.
         if !gone.is_empty()
             && let Some(maps) = self.residency.maps()
         {
-            let (more, refusing) = self.register_parts(&maps, own, &gone, into);
-            found += more;
-            refusing
-                .into_iter()
-                .for_each(|part| self.refused.insert(part));
+            for region in regions(&maps, own) {
+                let (more, refusing) = self.register_parts(&region, &gone, into);
+                found += more;
+                self.refuse(refusing);
+            }
         }
         found
     }
 
-    /// Registers parts mapping by mapping. Returns how many resident pages that has brought, and what
-    /// may have been unmapped since the text was read.
+    /// Registers mapping by mapping what is missing of a region. Returns how many resident pages that
+    /// has brought, and what may have been unmapped since the text was read.
     fn register_parts(
         &mut self,
-        maps: &str,
-        own: &[PageRange],
-        parts: &[PageRange],
+        region: &Region,
+        missing: &[PageRange],
         into: &mut Vec<Charge>,
     ) -> (u64, Vec<PageRange>) {
         let (mut found, mut gone) = (0, Vec::new());
-        for mapping in eligible_mappings(maps, own) {
-            for part in parts.iter().filter_map(|part| part.common(mapping)) {
-                match self.register(part) {
-                    Ok(()) => {
-                        if self.id == SpaceId::OWN {
-                            leave_out_of_dumps(part);
-                        }
-                        found += self.found(part, into);
-                    }
-                    // Somebody else's userfaultfd.
-                    Err(Errno::BUSY) => {
-                        self.foreign.note();
-                        self.refused.insert(part);
-                    }
-                    Err(_) => gone.push(part),
+        for part in region.parts() {
+            let missing: Vec<PageRange> = missing
+                .iter()
+                .filter_map(|missing| missing.common(part))
+                .collect();
+            if missing.is_empty() {
+                continue;
+            }
+            match self.register(part) {
+                Ok(()) => found += self.registered(part, missing, into),
+                // Somebody else's userfaultfd.
+                Err(Errno::BUSY) => {
+                    self.foreign.note();
+                    self.refuse(missing);
                 }
+                Err(_) => gone.extend(missing),
             }
         }
         (found, gone)
+    }
+
+    fn refuse(&mut self, ranges: Vec<PageRange>) {
+        for range in ranges {
+            self.refused.insert(range);
+        }
     }
 
     fn register(&self, range: PageRange) -> Result<(), Errno> {
@@ -217,6 +215,17 @@ impl Space<'_> {
         // SAFETY: the pager answers the faults: with zeros for what was never touched, and with the
         // content that it moved out itself.
         unsafe { self.context.register(start, length, self.protectable) }
+    }
+
+    /// A range is registered now, of which these parts were missing. What had gone before is not, nor what
+    /// has come since: see `unregistered`. What has gone since announces it.
+    /// Returns how many resident pages that has brought.
+    fn registered(&self, range: PageRange, missing: Vec<PageRange>, into: &mut Vec<Charge>) -> u64 {
+        if self.id == SpaceId::OWN {
+            leave_out_of_dumps(range);
+        }
+        let found = |part| self.found(part, into);
+        missing.into_iter().map(found).sum()
     }
 
     /// Returns how many resident pages that has brought.

@@ -63,7 +63,8 @@ impl World {
 fn map(at: Option<PageRange>) -> PageRange {
     let start = at.map_or(0, |range| range.start.address()) as *mut core::ffi::c_void;
     let fixed = at.map_or(MapFlags::empty(), |_| MapFlags::FIXED_NOREPLACE);
-    let length = (PAGES << PAGE_SHIFT) as usize;
+    let pages = at.map_or(PAGES, |range| range.count);
+    let length = (pages << PAGE_SHIFT) as usize;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
     // SAFETY: a fresh mapping of this test's own.
     let start = unsafe {
@@ -72,7 +73,7 @@ fn map(at: Option<PageRange>) -> PageRange {
     let start = start.unwrap();
     // SAFETY: as above.
     unsafe { start.cast::<u64>().write_volatile(1) };
-    PageRange::new(PageNumber::containing(start as u64), PAGES)
+    PageRange::new(PageNumber::containing(start as u64), pages)
 }
 
 fn unmap(range: PageRange) {
@@ -132,4 +133,30 @@ fn what_has_another_userfaultfd_is_left_to_it() {
     assert_eq!(world.register(&world.maps(), range).len(), 1);
     drop(world);
     unmap(range);
+}
+
+/// What is registered in part is two mappings, and `mremap` takes only one.
+#[test]
+fn no_mapping_is_registered_in_part_because_another_refuses() {
+    let mut world = World::new();
+    let other = World::new();
+    let room = map(None);
+    unmap(room);
+    let at = |first, count| PageRange::new(room.start.plus(first), count);
+    let (refusing, old, new) = (map(Some(at(0, 4))), at(24, 8), at(16, 32));
+    let (start, length) = (refusing.start.address(), refusing.count << PAGE_SHIFT);
+    // SAFETY: nothing is missing that anybody reads.
+    unsafe { other.context.register(start, length, false) }.unwrap();
+    map(Some(old));
+    let before = world.maps();
+    unmap(old);
+    map(Some(new));
+    let found = world.register(&before, room);
+    assert_eq!(world.foreign, Foreign::Seen);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].range, old);
+    assert_eq!(world.context.is_registered(new), Ok(true));
+    drop((world, other));
+    unmap(refusing);
+    unmap(new);
 }
