@@ -53,7 +53,7 @@ impl Space {
         let mut found = 0;
         for range in self.unregistered() {
             for page in range.start.0..range.end().0 {
-                let is_resident = self.present.contains_key(&page);
+                let is_resident = self.present.contains_key(&page) && !self.dropped.remove(&page);
                 found += u64::from(is_resident);
                 self.registered.insert(page);
                 self.found.insert(page, is_resident);
@@ -69,6 +69,10 @@ impl Space {
     pub(super) fn announced_since(&mut self, range: PageRange) {
         let found = self.found.range_mut(range.start.0..range.end().0);
         found.for_each(|(_, is_resident)| *is_resident = false);
+        let pages = range.start.0..range.end().0;
+        let unknown = self.registered.range(pages);
+        self.dropped
+            .extend(unknown.filter(|page| !self.charged.contains(page)));
     }
 
     fn say_found(&mut self, space: SpaceId, into: &mut Vec<Charge>) {

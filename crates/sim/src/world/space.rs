@@ -15,6 +15,9 @@ pub(super) struct Space {
     pub(super) charged: BTreeSet<u64>,
     /// Pages that were registered and not reported yet, and whether they may be reported as resident.
     pub(super) found: BTreeMap<u64, bool>,
+    /// Registered pages that were announced as dropped before the pager was in charge of them: they may
+    /// still be there.
+    pub(super) dropped: BTreeSet<u64>,
     pub(super) memory: PhysicalMemory,
     pub(super) present: BTreeMap<u64, Page>,
     pub(super) poisoned: BTreeSet<u64>,
@@ -145,6 +148,7 @@ impl Space {
             self.locked.remove(&page);
             self.charged.remove(&page);
             self.found.remove(&page);
+            self.dropped.remove(&page);
             registered |= self.registered.remove(&page);
         }
         registered
@@ -165,6 +169,7 @@ impl Space {
             for set in [
                 &mut self.registered,
                 &mut self.charged,
+                &mut self.dropped,
                 &mut self.poisoned,
                 &mut self.pinned,
                 &mut self.locked,

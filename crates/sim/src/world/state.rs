@@ -31,7 +31,21 @@ pub(super) struct Thread {
     pub(super) space: SpaceId,
     pub(super) state: State,
     pub(super) at: Time,
+    /// Between the announcement of a change and what is left of it, it gets no processor before.
+    starved_until: Time,
     outcome: Option<Outcome>,
+}
+
+impl Thread {
+    const fn new(space: SpaceId, at: Time) -> Self {
+        Self {
+            space,
+            state: State::Idle,
+            at,
+            starved_until: Time::ZERO,
+            outcome: None,
+        }
+    }
 }
 
 /// Everything.
@@ -110,12 +124,7 @@ impl World {
         };
         let policy = Box::new(ScanResistant::default());
         let pager = Pager::new(&pager_config, kernel, policy, &mut net);
-        let idle = || Thread {
-            space: SpaceId::OWN,
-            state: State::Idle,
-            at: Time::ZERO,
-            outcome: None,
-        };
+        let idle = || Thread::new(SpaceId::OWN, Time::ZERO);
         Ok(Self {
             threads: (0..config.threads).map(|_| idle()).collect(),
             config,
@@ -239,12 +248,7 @@ impl World {
     }
 
     fn add_thread(&mut self, space: SpaceId) {
-        let thread = Thread {
-            space,
-            state: State::Idle,
-            at: self.now(),
-            outcome: None,
-        };
+        let thread = Thread::new(space, self.now());
         match self
             .threads
             .iter()
@@ -253,6 +257,11 @@ impl World {
             Some(ended) => self.threads[ended] = thread,
             None => self.threads.push(thread),
         }
+    }
+
+    /// If a thread announces a change meanwhile, it gets no processor for the rest of it for so long.
+    pub fn starve(&mut self, thread: usize, time: Duration) {
+        self.threads[thread].starved_until = self.now() + time;
     }
 
     /// Pages can leave this forked child from now on.
@@ -413,7 +422,7 @@ impl World {
         match thread.state {
             State::Running { .. } => thread.at,
             State::Announced { event, .. } if self.pager.kernel().is_read(thread.space, event) => {
-                thread.at
+                thread.at.max(thread.starved_until)
             }
             _ => Time::NEVER,
         }

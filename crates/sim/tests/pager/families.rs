@@ -152,6 +152,29 @@ fn m14_a_child_that_pages_cannot_leave_waits_when_memory_is_short() {
     end(world, &[range]);
 }
 
+/// Wrong: a page that was still there was taken for resident although its dropping had been announced,
+/// before pages could leave the child. So it left with its old content, and came back with it.
+#[test]
+fn m14_what_a_child_drops_late_does_not_come_back() {
+    let (mut world, range) = filled(config(), 2 * CACHE);
+    let (space, child) = fork(&mut world, 0);
+    let pages = (START..range.end().0).map(PageNumber);
+    let shared = pages.rev().find(|&page| world.is_present(page)).unwrap();
+    let dropped = PageRange::new(shared, 1);
+    world.begin(child, Operation::DontNeed(dropped));
+    world.starve(child, Duration::from_secs(1));
+    world.pass(Duration::from_millis(1)).unwrap();
+    world.attach(space);
+    let other = world.map(START * 8, CACHE).unwrap();
+    for version in 1..4 {
+        write_all(&mut world, 0, other, version);
+    }
+    world.wait_for(child).unwrap();
+    assert_eq!(read(&mut world, child, shared.0), Outcome::Value(0));
+    world.perform(child, Operation::Exit).unwrap();
+    end(world, &[range, other]);
+}
+
 #[test]
 fn m14_grandchildren_inherit_what_is_far() {
     let (mut world, range) = filled(config(), 3 * CACHE);

@@ -1,12 +1,12 @@
 //! Forked children: their userfaultfds, their hands, and pages that leave and enter them.
 
+use super::child_ranges::ChildRanges;
 use super::refused::Refused;
 use super::thread_blocks::ThreadBlocks;
 use super::{LinuxKernel, evict_error};
 use crate::uffd::Userfaultfd;
 use crate::uffd::hand::remote::{Applicant, Hand, HandError};
 use crate::uffd::message::Message;
-use crate::uffd::range_set::RangeSet;
 use crate::uffd::transfer::{Transferred, transfer_across};
 use crate::{EvictError, FrameIndex, PageRange, SpaceId};
 use alloc::vec::Vec;
@@ -23,27 +23,19 @@ pub(in crate::uffd) struct Child {
     pub(super) context: Userfaultfd,
     /// Without one pages cannot leave.
     pub(super) hand: Option<Hand>,
-    /// What is registered.
-    pub(super) armed: RangeSet,
-    /// What the pager is in charge of. Ranges that the child has inherited are registered from the
-    /// start, and become part of this when their resident pages are known.
-    pub(super) charged: RangeSet,
+    pub(super) ranges: ChildRanges,
     pub(super) refused: Refused,
     pub(super) thread_blocks: ThreadBlocks,
-    /// What the child wipes when it forks, as far as that is known while it has no hand.
-    pub(super) wiped: RangeSet,
 }
 
 impl Child {
-    pub(super) fn new(context: Userfaultfd, armed: RangeSet, wiped: RangeSet) -> Self {
+    pub(super) fn new(context: Userfaultfd, ranges: ChildRanges) -> Self {
         Self {
             context,
             hand: None,
-            armed,
-            charged: RangeSet::default(),
+            ranges,
             refused: Refused::default(),
             thread_blocks: ThreadBlocks::default(),
-            wiped,
         }
     }
 }

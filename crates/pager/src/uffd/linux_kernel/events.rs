@@ -2,6 +2,7 @@
 
 use super::LinuxKernel;
 use super::child::Child;
+use super::child_ranges::ChildRanges;
 use super::order::{Batch, Sequence};
 use crate::uffd::Userfaultfd;
 use crate::uffd::message::Message;
@@ -110,6 +111,9 @@ impl LinuxKernel {
     }
 
     pub(super) fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
+        if let Some(child) = self.children.get_mut(&space) {
+            child.ranges.follow(&message);
+        }
         match message {
             Message::Fault {
                 page,
@@ -127,8 +131,8 @@ impl LinuxKernel {
                 let armed = self.armed(space).cloned().unwrap_or_default();
                 self.last_space = next_space(self.last_space, &self.children);
                 let id = SpaceId(self.last_space);
-                self.children
-                    .insert(id, Child::new(child, armed, left_out.wiped));
+                let ranges = ChildRanges::inherited(armed, left_out.wiped);
+                self.children.insert(id, Child::new(child, ranges));
                 incoming.children.push(id);
                 incoming.events.push(SpaceEvent::Forked {
                     parent: space,
@@ -140,20 +144,12 @@ impl LinuxKernel {
                     .extend(left_out.ranges.into_iter().map(removed));
             }
             Message::Remapped { from, to, kept } => {
-                let arrival = PageRange::new(to, from.count);
                 if space == SpaceId::OWN {
                     // What the pager is not in charge of yet is found again where it is now.
                     self.registered.relocate(from, to);
                     if kept {
                         self.registered.insert(from);
                     }
-                } else if let Some(child) = self.children.get_mut(&space) {
-                    if !kept {
-                        child.armed.remove(from);
-                    }
-                    child.armed.insert(arrival);
-                    child.charged.relocate(from, to);
-                    child.wiped.relocate(from, to);
                 }
                 incoming
                     .events
@@ -163,7 +159,9 @@ impl LinuxKernel {
                 range,
                 unmapped: true,
             } => {
-                self.forget_registered(space, range);
+                if space == SpaceId::OWN {
+                    self.registered.remove(range);
+                }
                 incoming.events.push(SpaceEvent::Removed { space, range });
             }
             Message::Removed {
@@ -181,11 +179,7 @@ impl LinuxKernel {
     pub(super) fn forget_registered(&mut self, space: SpaceId, range: PageRange) {
         match self.children.get_mut(&space) {
             None => self.registered.remove(range),
-            Some(child) => {
-                child.armed.remove(range);
-                child.charged.remove(range);
-                child.wiped.remove(range);
-            }
+            Some(child) => child.ranges.forget(range),
         }
     }
 

@@ -39,7 +39,7 @@ impl LinuxKernel {
             .and_then(|hand| left_out_of(&hand.residency, |_| true))
             // Which process has this memory is not known. It has inherited its parent's advice,
             // and what it has advised itself since is not seen.
-            .unwrap_or_else(|| LeftOut::of_wiped(&child.wiped))
+            .unwrap_or_else(|| LeftOut::of_wiped(&child.ranges.wiped))
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`Kernel`] on Linux.
 
 mod child;
+mod child_ranges;
 mod close;
 mod events;
 mod fork;
@@ -229,7 +230,7 @@ impl LinuxKernel {
         if space == SpaceId::OWN {
             Some(&self.registered)
         } else {
-            self.children.get(&space).map(|child| &child.armed)
+            self.children.get(&space).map(|child| &child.ranges.armed)
         }
     }
 
@@ -442,7 +443,7 @@ impl Kernel for LinuxKernel {
             return self.registered.contains(page.page());
         }
         let child = self.children.get(&page.space());
-        child.is_some_and(|child| child.charged.contains(page.page()))
+        child.is_some_and(|child| child.ranges.charged.contains(page.page()))
     }
 
     fn may_be_dropping(&mut self, space: SpaceId) -> bool {

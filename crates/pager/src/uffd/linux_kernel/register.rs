@@ -73,7 +73,7 @@ impl LinuxKernel {
                 id,
                 context: &child.context,
                 residency: &hand.residency,
-                charged: &child.charged,
+                charged: &child.ranges.charged,
                 refused: &mut child.refused,
                 foreign: &mut self.foreign,
                 protectable,
@@ -83,7 +83,10 @@ impl LinuxKernel {
             space.look_around(&[area, object, self.object], pages, &mut found);
         }
         if !found.is_empty() {
-            self.surveys.insert(id, Survey::new(found));
+            let child = self.children.get(&id);
+            let dropped = child.map(|child| child.ranges.dropped().clone());
+            let survey = Survey::new(found, dropped.unwrap_or_default());
+            self.surveys.insert(id, survey);
         }
     }
 }

@@ -28,11 +28,12 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    pub(super) const fn new(found: Vec<Charge>) -> Self {
+    /// `dropped` is what was announced as dropped before, where the kernel may not have done so yet.
+    pub(super) const fn new(found: Vec<Charge>, dropped: RangeSet) -> Self {
         Self {
             found,
             changed: RangeSet::new(),
-            dropped: RangeSet::new(),
+            dropped,
             settled: false,
         }
     }
@@ -140,8 +141,10 @@ impl LinuxKernel {
         if charge.space == SpaceId::OWN {
             self.registered.insert(charge.range);
         } else if let Some(child) = self.children.get_mut(&charge.space) {
-            child.charged.insert(charge.range);
-            child.armed.insert(charge.range);
+            let dropped = child.ranges.hold(charge.range);
+            // In case that they are there and stay (MADV_FREE).
+            let watched = dropped.into_iter().map(|range| (charge.space, range));
+            self.unwatched.extend(watched);
         }
     }
 }
@@ -167,7 +170,10 @@ mod tests {
     /// A move was announced after the maps had shown it.
     #[test]
     fn what_an_event_tells_of_is_not_taken_charge_of() {
-        let mut survey = Survey::new(vec![charge(10, 10, &[10, 13, 19]), charge(30, 4, &[31])]);
+        let mut survey = Survey::new(
+            vec![charge(10, 10, &[10, 13, 19]), charge(30, 4, &[31])],
+            RangeSet::new(),
+        );
         survey.follow(&Message::Remapped {
             from: range(40, 4),
             to: PageNumber(12),
@@ -184,7 +190,7 @@ mod tests {
     /// The thread that drops them got no CPU since its announcement was read.
     #[test]
     fn pages_that_are_being_dropped_are_not_taken_for_resident() {
-        let mut survey = Survey::new(vec![charge(10, 10, &[10, 13, 19])]);
+        let mut survey = Survey::new(vec![charge(10, 10, &[10, 13, 19])], RangeSet::new());
         survey.follow(&Message::Removed {
             range: range(12, 4),
             unmapped: false,

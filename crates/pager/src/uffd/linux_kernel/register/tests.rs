@@ -49,7 +49,7 @@ impl World {
         space.register_more(maps, &others, u64::MAX, &mut found);
         let ranges = found.iter().map(|charge| charge.range);
         let absent = unregistered(&self.context, &self.residency, ranges).unwrap();
-        let mut survey = Survey::new(found);
+        let mut survey = Survey::new(found, RangeSet::new());
         survey.leave_out(&absent);
         survey.unchanged()
     }
