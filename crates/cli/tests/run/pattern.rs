@@ -53,6 +53,8 @@ fn pattern_moved_and_unmapped_pages() {
     far(4, "remap,unmap");
 }
 
+/// The first phase also reads as much as the cache in a mapping that may only be read, and eight times
+/// as much: such memory can leave.
 #[test]
 fn pattern_protected_pages_and_the_heap() {
     far(5, "protect,heap");
@@ -120,12 +122,6 @@ fn without_move(seed: u64, phases: &str) {
         "nothing warns of pinned pages: {}",
         run.stderr
     );
-}
-
-/// The phase reads as much as the cache in a mapping that may only be read, and eight times as much.
-#[test]
-fn read_only_memory_can_leave() {
-    far(10, "protect");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn redis_gives_back_what_was_stored_at_second_hand() {
     let world = World::new(MTU, "", "1GiB");
     stores_and_gives_back(
         proxied(&world, system_program("redis-server")),
-        sized(24, 12),
+        sized(24, 8),
     );
     world.expect_clean_end();
 }

@@ -266,13 +266,15 @@ mod tests {
     }
 
     /// A thread unmaps a page while another one fills it. Until its announcement is read the answer
-    /// is never that the mapping is gone. A single ioctl says so once in some thousand rounds.
+    /// is never that the mapping is gone. A single ioctl says so once in some thousand rounds: a soak
+    /// has as many.
     #[test]
     fn what_is_being_unmapped_is_changing_and_not_gone() {
         let features = abi::FEATURE_EVENT_UNMAP;
         let context = Userfaultfd::open(features, Mask::default()).unwrap();
         let source = map(1);
-        for round in 0..3000u32 {
+        let is_soak = std::env::var("LEGATO_TEST_SOAK").is_ok_and(|value| value == "1");
+        for round in 0..if is_soak { 10_000u32 } else { 1_000 } {
             let target = map(1);
             // SAFETY: nothing is missing in the page after the next call.
             unsafe { context.register(target, PAGE, false) }.unwrap();
