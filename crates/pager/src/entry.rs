@@ -34,32 +34,16 @@ pub(crate) struct FarRecord {
 pub(crate) enum Location {
     /// In the program. `far`, where there is one, may be older.
     Resident,
-    /// Moved out, in a frame of the victim list. `far` names the copy that is, or will be when
-    /// the write-back is acknowledged, equal to it.
-    Victim {
-        frame: FrameIndex,
-        write_back: WriteBack,
-    },
+    /// In this frame, or on its way there: what it is there, the frame knows. Of a victim, `far` names
+    /// the copy that is, or will be when the write-back is acknowledged, equal to it.
+    InFrame(FrameIndex),
     /// Only in its far copy.
     Far,
-    /// In its far copy, and on its way.
-    Fetching { frame: FrameIndex, demanded: bool },
-    /// Fetched and checked; enters the program with the next batch.
-    Arrived { frame: FrameIndex, demanded: bool },
     /// In the pager's own memory, because the page was on its way when the space was forked: in
     /// no frame and in no copy yet.
     Kept,
     /// No copy is left. The next touch gets SIGBUS.
     Lost,
-}
-
-/// How far a victim's way to its node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriteBack {
-    Queued,
-    InFlight,
-    /// The far copy is good: the frame may be taken at any time.
-    Done,
 }
 
 /// One page.

@@ -3,6 +3,7 @@
 
 use crate::FrameIndex;
 use alloc::vec::Vec;
+use core::num::NonZeroU64;
 use legato_base::wire::slot::SLOT_HEADER_SIZE;
 use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_verbs::ScatterGatherEntry;
@@ -24,43 +25,44 @@ const PAGE_BITS: u32 = 45;
 
 /// A page of one of the address spaces that a pager serves.
 ///
-/// Packed, because there is one for each local page in the queues.
+/// Packed, because there is one for each local page in the queues; plus one, so that an optional one
+/// takes no more room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SpacePage(u64);
+pub struct SpacePage(NonZeroU64);
 
 impl SpacePage {
     /// # Panics
     /// If the space id is not below [`SpaceId::END`] or the page is no user-space page.
     pub const fn new(space: SpaceId, page: PageNumber) -> Self {
         assert!(space.0 < SpaceId::END && page.0 >> PAGE_BITS == 0);
-        Self((space.0 as u64) << PAGE_BITS | page.0)
+        Self::from_bits((space.0 as u64) << PAGE_BITS | page.0)
     }
 
     pub const fn space(self) -> SpaceId {
-        SpaceId((self.0 >> PAGE_BITS) as u32)
+        SpaceId((self.bits() >> PAGE_BITS) as u32)
     }
 
     pub const fn page(self) -> PageNumber {
-        PageNumber(self.0 & ((1 << PAGE_BITS) - 1))
+        PageNumber(self.bits() & ((1 << PAGE_BITS) - 1))
     }
 
     /// The page `n` further on in the same space. The last page of a space is never mapped.
     #[must_use]
     pub const fn plus(self, n: u64) -> Self {
-        Self(self.0 + n)
+        Self(self.0.saturating_add(n))
     }
 
     /// True if this page comes right after another.
     pub const fn follows(self, before: Self) -> bool {
-        self.0 == before.0 + 1
+        self.bits() == before.bits() + 1
     }
 
     pub(crate) const fn bits(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self(bits)
+        Self(NonZeroU64::MIN.saturating_add(bits))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::Pager;
 use super::operation::OperationKind;
-use crate::entry::{Location, WriteBack};
+use crate::entry::Location;
+use crate::frames::FrameState;
 use crate::{FrameIndex, FrameMemory, Kernel};
 use alloc::collections::BTreeSet;
 use legato_base::PageChecksum;
@@ -16,12 +17,8 @@ impl<K: Kernel> Pager<K> {
                 self.tracked == self.pages_that(|l| l == Location::Resident),
             ),
             (
-                "victims with a good copy",
-                self.done_count == self.pages_that(is_done),
-            ),
-            (
                 "writes in flight",
-                u64::from(self.writes_in_flight) == self.writes(),
+                u64::from(self.frames.writing()) == self.writes(),
             ),
             ("checksums of queued writes", self.checksums_are_right()),
             ("kept pages", self.kept_is_right()),
@@ -47,11 +44,10 @@ impl<K: Kernel> Pager<K> {
 
     /// What is queued to be written is what is in the frame.
     fn checksums_are_right(&self) -> bool {
-        self.write_queue.iter().all(|&(victim, checksum)| {
-            let valid = self.victim_queued(victim, WriteBack::Queued).is_some();
-            let frames = self.kernel.frames();
-            !valid || frames.page(victim.frame, PageChecksum::of) == checksum
-        })
+        let memory = self.kernel.frames();
+        let states = self.frames.states().zip((0..).map(FrameIndex));
+        let mut queued = states.filter(|(state, _)| matches!(state, FrameState::Queued(_)));
+        queued.all(|(_, frame)| memory.page(frame, PageChecksum::of) == self.frames.checksum(frame))
     }
 
     fn kept_is_right(&self) -> bool {
@@ -62,17 +58,19 @@ impl<K: Kernel> Pager<K> {
         kept.map(|(page, _)| page).eq(self.kept.keys().copied())
     }
 
-    /// A page in a frame owns it, and a frame that is owned has its page.
+    /// A page in a frame is what the frame holds, and what a frame holds is in it. Between turns none
+    /// is taken for nothing.
     fn frames_are_right(&self) -> bool {
-        let owned = self.owners.iter().flatten().count();
+        let held = self.frames.states().filter_map(FrameState::page).count();
         let mut in_frames = 0;
         let right = self.table.iter().all(|(page, entry)| {
             frame_of(entry.location).is_none_or(|frame| {
                 in_frames += 1;
-                self.owner_of(frame) == Some(page)
+                self.frames.state(frame).page() == Some(page)
             })
         });
-        right && owned == in_frames
+        let none_is_taken = self.frames.states().all(|state| state != FrameState::Taken);
+        right && held == in_frames && none_is_taken
     }
 
     /// Every slot in use is some page's.
@@ -85,16 +83,9 @@ impl<K: Kernel> Pager<K> {
     }
 }
 
-fn is_done(location: Location) -> bool {
-    let write_back = WriteBack::Done;
-    matches!(location, Location::Victim { write_back: found, .. } if found == write_back)
-}
-
 const fn frame_of(location: Location) -> Option<FrameIndex> {
     match location {
-        Location::Victim { frame, .. }
-        | Location::Fetching { frame, .. }
-        | Location::Arrived { frame, .. } => Some(frame),
+        Location::InFrame(frame) => Some(frame),
         Location::Resident | Location::Far | Location::Kept | Location::Lost => None,
     }
 }

@@ -5,7 +5,8 @@
 //! as they leave the program, once a task of Legato's runs in its address space.
 
 use super::{Fault, Pager};
-use crate::entry::{Location, PageEntry, WriteBack};
+use crate::entry::{Location, PageEntry};
+use crate::frames::FrameState;
 use crate::{FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage};
 use alloc::boxed::Box;
 use alloc::rc::{Rc, Weak};
@@ -71,15 +72,14 @@ impl<K: Kernel> Pager<K> {
     /// Gives a child its own entry for a page that was out of its parent.
     fn inherit(&mut self, from: SpacePage, entry: PageEntry, to: SpacePage) {
         let in_frame = match entry.location {
-            Location::Resident
-            | Location::Lost
-            | Location::Kept
-            | Location::Far
-            | Location::Fetching { .. } => None,
-            Location::Victim { frame, write_back } => {
-                (write_back != WriteBack::Done).then_some(frame)
+            Location::Resident | Location::Lost | Location::Kept | Location::Far => None,
+            Location::InFrame(frame) => {
+                let is_newest = !matches!(
+                    self.frames.state(frame),
+                    FrameState::Fetching { .. } | FrameState::Done(_)
+                );
+                is_newest.then_some(frame)
             }
-            Location::Arrived { frame, .. } => Some(frame),
         };
         let content = match (in_frame, entry.location) {
             (Some(frame), _) => Some(self.take_over(from, entry.stamp, frame)),
@@ -116,7 +116,7 @@ impl<K: Kernel> Pager<K> {
         if let Some(content) = self.taken_over.get(&key).and_then(Weak::upgrade) {
             return content;
         }
-        if self.taken_over.len() > 2 * self.owners.len() {
+        if self.taken_over.len() > 2 * self.frames.total() as usize {
             self.taken_over
                 .retain(|_, content| content.strong_count() > 0);
         }
@@ -164,19 +164,13 @@ impl<K: Kernel> Pager<K> {
         let Some(frame) = self.frame_of_kept(fault.page) else {
             return false;
         };
-        if let Some(entry) = self.table.entry_mut(fault.page) {
-            entry.location = Location::Arrived {
-                frame,
-                demanded: true,
-            };
-        }
-        self.arrived.push(frame);
+        self.frames.arrive(frame, fault.page, true);
         self.demands.entry(fault.page).or_insert(fault.at);
         self.fill_arrived();
         true
     }
 
-    /// Puts a kept page into a frame; None while frames are short.
+    /// Puts a kept page into a frame that is taken; None while frames are short.
     fn frame_of_kept(&mut self, page: SpacePage) -> Option<FrameIndex> {
         let (frame, _) = self.take_frames(1)?;
         let Some(content) = self.kept.remove(&page) else {
@@ -185,7 +179,9 @@ impl<K: Kernel> Pager<K> {
         self.kernel
             .frames_mut()
             .page_mut(frame, |page| *page = *content.0);
-        self.own(frame, page);
+        if let Some(entry) = self.table.entry_mut(page) {
+            entry.location = Location::InFrame(frame);
+        }
         Some(frame)
     }
 
@@ -199,11 +195,6 @@ impl<K: Kernel> Pager<K> {
             let Some(frame) = self.frame_of_kept(page) else {
                 return;
             };
-            // A place in a queue that the frame's last page left behind must not stand for this one.
-            self.eviction_clock = self.eviction_clock.wrapping_add(1);
-            if let Some(entry) = self.table.entry_mut(page) {
-                entry.stamp = self.eviction_clock;
-            }
             self.queue_write(page, frame);
         }
     }

@@ -146,6 +146,7 @@ impl<K: Kernel> Pager<K> {
             // `choose_victims` took it from the table in this very call.
             unreachable!("invariant: a victim is in the table");
         };
+        entry.location = Location::InFrame(frame);
         entry.stamp = self.eviction_clock;
         entry.unseen = false;
         let prefetched = core::mem::take(&mut entry.prefetched);
@@ -165,13 +166,12 @@ impl<K: Kernel> Pager<K> {
         let clean = record.is_some_and(|record| {
             record.checksum == checksum && !self.is_being_written(record.version)
         });
-        self.own(frame, page);
         if clean {
             self.counters.pages_clean_dropped += 1;
             self.count_unused(prefetched);
-            self.queue_done(page, frame);
+            self.frames.finish(frame, page);
         } else {
-            self.queue_write_of(page, frame, checksum);
+            self.frames.queue(frame, page, checksum);
         }
     }
 

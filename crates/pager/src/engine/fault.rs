@@ -1,7 +1,8 @@
 //! A page is missing.
 
 use super::{Fault, Pager, PagerEvent, PagerFabric};
-use crate::entry::{Location, PageEntry, WriteBack};
+use crate::entry::{Location, PageEntry};
+use crate::frames::FrameState;
 use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
 use legato_base::Time;
 
@@ -53,12 +54,8 @@ impl<K: Kernel> Pager<K> {
                 self.serve_spurious(fault.page);
                 true
             }
-            Location::Victim { frame, write_back } => self.serve_victim(fault, frame, write_back),
+            Location::InFrame(frame) => self.serve_in_frame(fault, frame),
             Location::Far => self.serve_far(fault, net),
-            Location::Fetching { .. } | Location::Arrived { .. } => {
-                self.demand(fault.page, fault.at);
-                true
-            }
             Location::Kept => self.serve_kept(fault),
             Location::Lost => self.serve_lost(fault.page),
         }
@@ -121,7 +118,7 @@ impl<K: Kernel> Pager<K> {
         self.kernel
             .frames_mut()
             .page_mut(frame, |page| page.fill(0));
-        let location = Location::Arrived { frame, demanded };
+        let location = Location::InFrame(frame);
         self.table.insert(
             page,
             PageEntry {
@@ -133,42 +130,43 @@ impl<K: Kernel> Pager<K> {
                 stamp: 0,
             },
         );
-        self.own(frame, page);
-        self.arrived.push(frame);
+        self.frames.arrive(frame, page, demanded);
     }
 
-    /// Moved out a moment ago and still here: it goes back, newest content and no fetch.
-    fn serve_victim(&mut self, fault: Fault, frame: FrameIndex, write_back: WriteBack) -> bool {
-        let back = match write_back {
-            WriteBack::Queued => frame,
-            WriteBack::Done => {
-                self.done_count -= 1;
-                frame
+    fn serve_in_frame(&mut self, fault: Fault, frame: FrameIndex) -> bool {
+        match self.frames.state(frame) {
+            FrameState::Queued(_) | FrameState::Done(_) => {
+                self.serve_victim(fault, frame);
+                true
             }
-            WriteBack::InFlight => {
+            FrameState::Writing(_) => {
                 // The frame is the fabric's until the write is quiet; its bytes may be read.
                 let Some((copy, _)) = self.take_frames(1) else {
                     return false;
                 };
                 self.kernel.frames_mut().copy_page(frame, copy);
-                self.owners[frame.0 as usize] = None;
-                copy
+                self.frames.disown(frame);
+                self.serve_victim(fault, copy);
+                true
             }
-        };
+            _ => {
+                self.demand(fault.page, frame, fault.at);
+                true
+            }
+        }
+    }
+
+    /// Moved out a moment ago and still here: it goes back, newest content and no fetch.
+    fn serve_victim(&mut self, fault: Fault, frame: FrameIndex) {
         self.counters.faults_victim_hit += 1;
-        self.own(back, fault.page);
+        self.frames.arrive(frame, fault.page, true);
         if let Some(entry) = self.table.entry_mut(fault.page) {
-            entry.location = Location::Arrived {
-                frame: back,
-                demanded: true,
-            };
+            entry.location = Location::InFrame(frame);
             entry.prefetched = false;
             entry.returning = true;
         }
-        self.arrived.push(back);
         self.demands.entry(fault.page).or_insert(fault.at);
         self.fill_arrived();
-        true
     }
 
     fn serve_far(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
@@ -194,16 +192,11 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// A page that is on its way has been asked for.
-    fn demand(&mut self, page: SpacePage, at: Time) {
+    fn demand(&mut self, page: SpacePage, frame: FrameIndex, at: Time) {
         self.demands.entry(page).or_insert(at);
+        self.frames.demand(frame);
         if let Some(entry) = self.table.entry_mut(page) {
             entry.prefetched = false;
-            match &mut entry.location {
-                Location::Fetching { demanded, .. } | Location::Arrived { demanded, .. } => {
-                    *demanded = true;
-                }
-                _ => {}
-            }
         }
     }
 

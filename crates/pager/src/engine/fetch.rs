@@ -3,6 +3,7 @@
 use super::operation::OperationKind;
 use super::{Pager, PagerEvent, PagerFabric};
 use crate::entry::{FarRecord, Location, PageEntry};
+use crate::frames::FrameState;
 use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel, SpacePage};
 use legato_base::Time;
 use legato_base::timeouts::NODE_REQUEST;
@@ -31,13 +32,13 @@ impl<K: Kernel> Pager<K> {
         net: &mut PagerFabric<'_>,
     ) -> bool {
         let Some(entry) = self.table.entry(page) else {
-            self.release_frame(frame);
+            self.frames.release(frame);
             return false;
         };
         let stamp = entry.stamp;
         let place = entry.far.and_then(|slot| self.store.locate(slot));
         let Some((connection, place)) = place else {
-            self.release_frame(frame);
+            self.frames.release(frame);
             self.lose_page(page);
             return true;
         };
@@ -49,9 +50,9 @@ impl<K: Kernel> Pager<K> {
         {
             Ok(id) => {
                 self.start_operation(id, OperationKind::Read { frame });
-                self.own(frame, page);
+                self.frames.fetch(frame, page, demanded);
                 if let Some(entry) = self.table.entry_mut(page) {
-                    entry.location = Location::Fetching { frame, demanded };
+                    entry.location = Location::InFrame(frame);
                     entry.prefetched = !demanded;
                 }
                 // Prefetched pages count too: a walk that goes on would have faulted on them.
@@ -60,7 +61,7 @@ impl<K: Kernel> Pager<K> {
                 true
             }
             Err((_, buffer)) => {
-                self.release_frame(buffer.into_frame());
+                self.frames.release(buffer.into_frame());
                 false
             }
         }
@@ -92,7 +93,7 @@ impl<K: Kernel> Pager<K> {
                 let next = page.plus(u64::from(1 + brought));
                 if !self.fetch_into(next, frame.plus(step), false, net) {
                     for unused in step + 1..count {
-                        self.release_frame(frame.plus(unused));
+                        self.frames.release(frame.plus(unused));
                     }
                     break 'batches;
                 }
@@ -106,28 +107,22 @@ impl<K: Kernel> Pager<K> {
 
     /// A fetch is quiet: the page enters the program only if it is what the record says.
     pub(super) fn finish_fetch(&mut self, frame: FrameIndex, success: bool, now: Time) {
-        let Some(page) = self.owner_of(frame) else {
-            self.release_frame(frame);
+        let FrameState::Fetching {
+            page: Some(page),
+            demanded,
+        } = self.frames.end_operation(frame)
+        else {
+            self.frames.release(frame);
             return;
         };
         let Some(entry) = self.table.entry_mut(page) else {
-            self.release_frame(frame);
-            return;
+            unreachable!("invariant: a page that is fetched is in the table");
         };
-        let Location::Fetching {
-            frame: expected,
-            demanded,
-        } = entry.location
-        else {
-            self.release_frame(frame);
-            return;
-        };
-        assert_eq!(expected, frame, "invariant: a fetching page owns one frame");
         let far = entry.far;
         if !success {
             // The connection is going down with it; what that means for the page comes next.
             entry.location = Location::Far;
-            self.release_frame(frame);
+            self.frames.release(frame);
             self.wait_again(page, now);
             return;
         }
@@ -135,13 +130,12 @@ impl<K: Kernel> Pager<K> {
         let record = far.and_then(|slot| self.store.extents.record(slot));
         let verified = record.map(|record| self.verify(frame, &record));
         if let Some(Ok(())) = verified {
-            entry_location(&mut self.table, page, Location::Arrived { frame, demanded });
-            self.arrived.push(frame);
+            self.frames.arrive(frame, page, demanded);
             return;
         }
         // Without a record the slot is lost with its node, which has been told.
         let node = far.and_then(|slot| Some(self.store.extents.locate(slot)?.0));
-        self.release_frame(frame);
+        self.frames.release(frame);
         self.lose_page(page);
         if let (Some(node), Some(Err(mismatch))) = (node, verified) {
             self.counters.pages_rejected += 1;
@@ -156,12 +150,10 @@ impl<K: Kernel> Pager<K> {
 
     /// A fetch that never ends: its page is served anew, and the frame is nobody's.
     pub(super) fn abandon_fetch(&mut self, frame: FrameIndex, now: Time) {
-        let Some(page) = self.owner_of(frame) else {
-            return;
-        };
-        self.owners[frame.0 as usize] = None;
-        if let Some(entry) = self.table.entry_mut(page)
-            && matches!(entry.location, Location::Fetching { frame: own, .. } if own == frame)
+        let page = self.frames.state(frame).page();
+        self.frames.disown(frame);
+        if let Some(page) = page
+            && let Some(entry) = self.table.entry_mut(page)
         {
             entry.location = Location::Far;
             self.wait_again(page, now);
@@ -188,15 +180,5 @@ impl<K: Kernel> Pager<K> {
             let at = at.min(now);
             self.stalled.push_back(super::Fault { page, at });
         }
-    }
-}
-
-fn entry_location(
-    table: &mut crate::table::PageTable<PageEntry>,
-    page: SpacePage,
-    location: Location,
-) {
-    if let Some(entry) = table.entry_mut(page) {
-        entry.location = location;
     }
 }

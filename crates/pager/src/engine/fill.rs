@@ -2,6 +2,7 @@
 
 use super::{Pager, PagerEvent};
 use crate::entry::Location;
+use crate::frames::FrameState;
 use crate::replacement::Queued;
 use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
 use alloc::vec::Vec;
@@ -19,10 +20,10 @@ struct Arrival {
 impl<K: Kernel> Pager<K> {
     /// Moves every arrived page in. What the address space does not take yet stays for later.
     pub(super) fn fill_arrived(&mut self) {
-        if self.arrived.is_empty() {
+        if !self.frames.has_arrived() {
             return;
         }
-        let arrivals = self.take_arrivals();
+        let arrivals = self.arrivals();
         let mut rest = arrivals.as_slice();
         while let Some(first) = rest.first() {
             let run = run_length(rest);
@@ -30,10 +31,9 @@ impl<K: Kernel> Pager<K> {
             for arrival in &rest[..moved as usize] {
                 if self.kernel.moves_memory(arrival.page.space()) {
                     self.frames.emptied(arrival.frame);
-                    self.owners[arrival.frame.0 as usize] = None;
                 } else {
                     self.resident += 1;
-                    self.release_frame(arrival.frame);
+                    self.frames.release(arrival.frame);
                 }
                 self.entered(arrival.page);
             }
@@ -42,8 +42,6 @@ impl<K: Kernel> Pager<K> {
                 continue;
             };
             if error == FillError::Again {
-                self.arrived
-                    .extend(rest.iter().map(|arrival| arrival.frame));
                 return;
             }
             self.handle_fill_error(*failed, error);
@@ -51,26 +49,19 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    fn take_arrivals(&mut self) -> Vec<Arrival> {
-        let frames = core::mem::take(&mut self.arrived);
-        let arrivals = frames
-            .into_iter()
-            .filter_map(|frame| {
-                let page = self.owner_of(frame)?;
-                match self.table.entry(page)?.location {
-                    Location::Arrived {
-                        frame: expected,
-                        demanded,
-                    } if expected == frame => Some(Arrival {
-                        undemanded: !demanded,
-                        page,
-                        frame,
-                    }),
-                    _ => None,
-                }
-            })
-            .collect();
-        in_order(arrivals)
+    /// Neighbours together.
+    fn arrivals(&self) -> Vec<Arrival> {
+        let arrival = |frame| match self.frames.state(frame) {
+            FrameState::Arrived { page, demanded } => Some(Arrival {
+                undemanded: !demanded,
+                page,
+                frame,
+            }),
+            _ => None,
+        };
+        let mut arrivals: Vec<Arrival> = self.frames.arrivals().filter_map(arrival).collect();
+        arrivals.sort_unstable();
+        arrivals
     }
 
     fn handle_fill_error(&mut self, failed: Arrival, error: FillError) {
@@ -78,16 +69,14 @@ impl<K: Kernel> Pager<K> {
             FillError::CopyOnly => match self.kernel.copy_in(failed.frame, failed.page) {
                 Ok(()) => {
                     self.resident += 1;
-                    self.release_frame(failed.frame);
+                    self.frames.release(failed.frame);
                     self.entered(failed.page);
                 }
-                Err(FillError::Again | FillError::NoMemory | FillError::CopyOnly) => {
-                    self.arrived.push(failed.frame);
-                }
+                Err(FillError::Again | FillError::NoMemory | FillError::CopyOnly) => {}
                 Err(error) => self.handle_fill_error(failed, error),
             },
             FillError::Present => {
-                self.release_frame(failed.frame);
+                self.frames.release(failed.frame);
                 self.entered(failed.page);
                 self.kernel.wake(failed.page);
             }
@@ -99,17 +88,18 @@ impl<K: Kernel> Pager<K> {
             }
             // Unmapping is announced before it is done, and until the announcement is read every
             // move says Again. A mapping that is gone without one would read zeros: stop.
-            FillError::Gone => {
-                self.arrived.push(failed.frame);
-                self.events
-                    .push_back(PagerEvent::MappingVanished { page: failed.page });
-            }
+            FillError::Gone => self
+                .events
+                .push_back(PagerEvent::MappingVanished { page: failed.page }),
             // Not to be tried again, nor looked into: whoever touches the frame waits for ever.
-            FillError::Empty => self.events.push_back(PagerEvent::FrameEmpty {
-                page: failed.page,
-                frame: failed.frame,
-            }),
-            FillError::NoMemory | FillError::Again => self.arrived.push(failed.frame),
+            FillError::Empty => {
+                self.frames.hollow(failed.frame);
+                self.events.push_back(PagerEvent::FrameEmpty {
+                    page: failed.page,
+                    frame: failed.frame,
+                });
+            }
+            FillError::NoMemory | FillError::Again => {}
         }
     }
 
@@ -117,7 +107,7 @@ impl<K: Kernel> Pager<K> {
         let entry = self.table.remove(gone.page);
         self.release_far(entry.and_then(|entry| entry.far));
         self.demands.remove(&gone.page);
-        self.release_frame(gone.frame);
+        self.frames.release(gone.frame);
         self.kernel.wake(gone.page);
     }
 
@@ -149,14 +139,6 @@ impl<K: Kernel> Pager<K> {
     }
 }
 
-/// Neighbours together, and each once: a frame whose page was dropped while it waited is still listed,
-/// and when another page waits in it, it is listed again.
-fn in_order(mut arrivals: Vec<Arrival>) -> Vec<Arrival> {
-    arrivals.sort_unstable();
-    arrivals.dedup();
-    arrivals
-}
-
 /// How many of the first arrivals are neighbours both as pages and as frames.
 fn run_length(arrivals: &[Arrival]) -> usize {
     1 + arrivals
@@ -165,33 +147,4 @@ fn run_length(arrivals: &[Arrival]) -> usize {
             pair[1].page.follows(pair[0].page) && pair[1].frame.0 == pair[0].frame.0 + 1
         })
         .count()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::SpaceId;
-    use alloc::vec;
-    use legato_base::PageNumber;
-
-    #[test]
-    fn a_frame_that_is_listed_twice_enters_once() {
-        let arrival = |page: u64, frame: u32, undemanded: bool| Arrival {
-            undemanded,
-            page: SpacePage::new(SpaceId::OWN, PageNumber(page)),
-            frame: FrameIndex(frame),
-        };
-        let listed = vec![
-            arrival(7, 3, false),
-            arrival(5, 1, true),
-            arrival(4, 9, false),
-            arrival(7, 3, false),
-        ];
-        let expected = [
-            arrival(4, 9, false),
-            arrival(7, 3, false),
-            arrival(5, 1, true),
-        ];
-        assert_eq!(in_order(listed), expected);
-    }
 }

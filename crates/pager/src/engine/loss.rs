@@ -2,7 +2,8 @@
 //! and never an older value; whoever touches it gets SIGBUS, and everybody else goes on.
 
 use super::{Pager, PagerEvent};
-use crate::entry::{Location, WriteBack};
+use crate::entry::Location;
+use crate::frames::FrameState;
 use crate::{FillError, Kernel, NodeIndex, SpacePage};
 
 impl<K: Kernel> Pager<K> {
@@ -22,25 +23,17 @@ impl<K: Kernel> Pager<K> {
                     entry.location = Location::Lost;
                     lost += 1;
                 }
-                // The content is here: it goes to another node.
-                Location::Victim {
-                    frame,
-                    write_back: WriteBack::Done,
-                } => {
-                    rewrite.push((page, frame));
+                // The content is here: it goes to another node. Pages that have arrived count as never
+                // written; operations in flight have failed or will, and decide then.
+                Location::InFrame(frame) => {
+                    if self.frames.state(frame) == FrameState::Done(page) {
+                        rewrite.push((page, frame));
+                    }
                 }
-                // Resident and arrived pages count as never written; operations in flight have
-                // failed or will, and decide then.
-                Location::Resident
-                | Location::Arrived { .. }
-                | Location::Fetching { .. }
-                | Location::Victim { .. }
-                | Location::Kept
-                | Location::Lost => {}
+                Location::Resident | Location::Kept | Location::Lost => {}
             }
         }
         for (page, frame) in rewrite {
-            self.done_count -= 1;
             self.queue_write(page, frame);
         }
         self.counters.pages_lost += lost;

@@ -3,7 +3,7 @@
 
 use super::evict::is_candidate;
 use super::{Pager, PagerFabric};
-use crate::entry::{Location, WriteBack};
+use crate::entry::Location;
 use crate::replacement::Queued;
 use crate::{Charge, FrameIndex, Kernel, SpaceId, SpacePage};
 use alloc::vec::Vec;
@@ -58,18 +58,15 @@ impl<K: Kernel> Pager<K> {
 
     /// Frees the frame of the oldest victim whose far copy is good.
     fn reclaim_victim(&mut self) -> bool {
-        while let Some(victim) = self.done.pop_front() {
-            let Some(page) = self.victim_queued(victim, WriteBack::Done) else {
-                continue;
-            };
-            self.done_count -= 1;
-            if let Some(entry) = self.table.entry_mut(page) {
-                entry.location = Location::Far;
-            }
-            self.release_frame(victim.frame);
-            return true;
+        let Some(frame) = self.frames.oldest_done() else {
+            return false;
+        };
+        let page = self.frames.state(frame).page();
+        if let Some(entry) = page.and_then(|page| self.table.entry_mut(page)) {
+            entry.location = Location::Far;
         }
-        false
+        self.frames.release(frame);
+        true
     }
 
     /// Gives the memory back that was moved out of the program and serves no more. Returns how many
@@ -187,13 +184,13 @@ impl<K: Kernel> Pager<K> {
     /// makes room for another only if it leaves nothing behind: where forked children share it, it
     /// is in memory until it has left them all.
     fn is_beyond_limit(&self) -> bool {
-        let leaving = self.eviction_owed || self.done_count > 0 || self.writes_in_flight > 0;
+        let leaving = self.eviction_owed || self.frames.done() > 0 || self.frames.writing() > 0;
         leaving && self.resident > self.budget.limit
     }
 
     /// Frames that have memory and hold nothing.
     fn frames_unused(&self) -> u64 {
-        u64::from(self.frames.free()) + u64::from(self.frames.stale())
+        u64::from(self.frames.unused())
     }
 
     /// Stale frames dropped together: each time costs a flush of the TLBs.
@@ -203,7 +200,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Victims are kept as long as frames are not short and memory is not over its target.
     fn victims_to_spare(&self, over: u64) -> bool {
-        over > 0 || self.done_count > 0 && self.frames_unused() < self.budget.reserve
+        over > 0 || self.frames.done() > 0 && self.frames_unused() < self.budget.reserve
     }
 
     fn measure(&mut self, now: Time) {
@@ -264,9 +261,7 @@ impl<K: Kernel> Pager<K> {
         let over = self.resident.saturating_sub(self.budget.target());
         let wanted = over + self.budget.reserve + self.budget.victims_kept();
         let ready = self.frames_unused()
-            + self.done_count
-            + self.write_queue.len() as u64
-            + u64::from(self.writes_in_flight);
+            + u64::from(self.frames.done() + self.frames.queued() + self.frames.writing());
         let Some(missing) = wanted.checked_sub(ready).filter(|&missing| missing > 0) else {
             return;
         };

@@ -22,9 +22,9 @@ mod space;
 mod stuck;
 mod write_back;
 
-use crate::entry::{Location, PageEntry, WriteBack};
+use crate::entry::PageEntry;
 use crate::far::{FarStore, StoreEvent};
-use crate::frames::FramePool;
+use crate::frames::FrameTable;
 use crate::prefetch::Prefetcher;
 use crate::replacement::{Queued, Replacement};
 use crate::table::PageTable;
@@ -34,13 +34,12 @@ use adopt::Adoption;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::{Rc, Weak};
-use alloc::vec;
 use alloc::vec::Vec;
 use children::{Child, Content};
 use legato_base::timeouts::Patience;
 use legato_base::wire::slot::SlotMismatch;
 use legato_base::wire::stats::{AgentCounters, StatsPage};
-use legato_base::{Bytes, ClientId, PageChecksum, PageNumber, Time};
+use legato_base::{Bytes, ClientId, PageNumber, Time};
 use legato_fabric::{ConnectError, Fabric, FabricEvent, OperationId};
 use legato_verbs::{Address, Provider};
 pub use limit::PagerUsage;
@@ -133,14 +132,6 @@ pub struct Stuck {
     pub stayed: Bytes,
 }
 
-/// A place in a queue of victims. The page may go back to the program and another one, or the
-/// same with other content, come to the frame: then the stamp differs and the place is void.
-#[derive(Clone, Copy, Debug)]
-struct Victim {
-    frame: FrameIndex,
-    stamp: u32,
-}
-
 /// The pager of one program.
 #[derive(Debug)]
 pub struct Pager<K: Kernel> {
@@ -156,21 +147,10 @@ pub struct Pager<K: Kernel> {
     /// Content taken over for one child, for the next, by its page and when that left. As long as
     /// a page is out it does not change.
     taken_over: BTreeMap<(SpacePage, u32), Weak<Content>>,
-    frames: FramePool,
-    /// The page that each used frame belongs to; None once that page is gone.
-    owners: Vec<Option<SpacePage>>,
+    frames: FrameTable,
     replacement: Box<dyn Replacement>,
     prefetcher: Prefetcher,
     operations: BTreeMap<OperationId, Operation>,
-    writes_in_flight: u32,
-    /// Victims whose write-back was not posted yet, with their checksums.
-    write_queue: VecDeque<(Victim, PageChecksum)>,
-    /// Victims whose far copy is good, oldest first.
-    done: VecDeque<Victim>,
-    /// Valid entries in `done`.
-    done_count: u64,
-    /// Frames whose page waits to enter the program.
-    arrived: Vec<FrameIndex>,
     /// Faults that wait for a frame, a slot of a queue, or their address space to settle.
     stalled: VecDeque<Fault>,
     /// Faults of children that are out of the pager's reach and have had their part.
@@ -237,16 +217,10 @@ impl<K: Kernel> Pager<K> {
             out_of_reach: VecDeque::new(),
             kept: BTreeMap::new(),
             taken_over: BTreeMap::new(),
-            frames: FramePool::new(budget.frames()),
-            owners: vec![None; budget.frames() as usize],
+            frames: FrameTable::new(budget.frames()),
             replacement,
             prefetcher: Prefetcher::default(),
             operations: BTreeMap::new(),
-            writes_in_flight: 0,
-            write_queue: VecDeque::new(),
-            done: VecDeque::new(),
-            done_count: 0,
-            arrived: Vec::new(),
             stalled: VecDeque::new(),
             demands: BTreeMap::new(),
             served_since: Vec::new(),
@@ -307,7 +281,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Write-backs that were posted and are not quiet.
     pub const fn writes_in_flight(&self) -> u32 {
-        self.writes_in_flight
+        self.frames.writing()
     }
 
     /// Frames that hold or await a page.
@@ -351,7 +325,7 @@ impl<K: Kernel> Pager<K> {
     /// True while the pager would do more if it were called again at once.
     pub fn is_busy(&self) -> bool {
         !self.operations.is_empty()
-            || !self.arrived.is_empty()
+            || self.frames.has_arrived()
             || !self.stalled.is_empty()
             || !self.out_of_reach.is_empty()
             || !self.zero_mapped.is_empty()
@@ -414,38 +388,8 @@ impl<K: Kernel> Pager<K> {
         self.store.failure(node)
     }
 
-    fn owner_of(&self, frame: FrameIndex) -> Option<SpacePage> {
-        self.owners[frame.0 as usize]
-    }
-
-    fn own(&mut self, frame: FrameIndex, page: SpacePage) {
-        self.owners[frame.0 as usize] = Some(page);
-    }
-
-    #[track_caller]
-    fn release_frame(&mut self, frame: FrameIndex) {
-        self.owners[frame.0 as usize] = None;
-        self.frames.release(frame);
-    }
-
     fn next_stamp(&mut self) -> u32 {
         self.last_stamp = self.last_stamp.wrapping_add(1);
         self.last_stamp
-    }
-
-    /// The page that a place in a queue stands for, if it still does.
-    fn victim_queued(&self, victim: Victim, state: WriteBack) -> Option<SpacePage> {
-        let page = self.victim_in(victim.frame, state)?;
-        (self.table.entry(page)?.stamp == victim.stamp).then_some(page)
-    }
-
-    /// The page whose write-back state in `frame` is `state`, if the frame is still its victim.
-    fn victim_in(&self, frame: FrameIndex, state: WriteBack) -> Option<SpacePage> {
-        let page = self.owner_of(frame)?;
-        let expected = Location::Victim {
-            frame,
-            write_back: state,
-        };
-        (self.table.entry(page)?.location == expected).then_some(page)
     }
 }

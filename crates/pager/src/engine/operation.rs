@@ -47,7 +47,8 @@ impl<K: Kernel> Pager<K> {
     ) {
         let frame: FrameIndex = buffer.into_frame();
         let Some(operation) = self.operations.remove(&id) else {
-            self.release_frame(frame);
+            self.frames.end_operation(frame);
+            self.frames.release(frame);
             return;
         };
         let success = operation.succeeded == Some(true);

@@ -1,7 +1,8 @@
 //! The program changes its address space.
 
 use super::{Fault, Pager, PagerEvent, PagerFabric, SpaceEvent};
-use crate::entry::{Location, PageEntry, WriteBack};
+use crate::entry::{Location, PageEntry};
+use crate::frames::FrameState;
 use crate::replacement::Queued;
 use crate::{Kernel, PageRange, SpaceId, SpacePage};
 use alloc::vec::Vec;
@@ -65,26 +66,12 @@ impl<K: Kernel> Pager<K> {
             }
             Location::Resident => self.tracked -= 1,
             Location::Far | Location::Lost => {}
-            // An operation may still touch the frame; it comes back when that is quiet.
-            Location::Fetching { frame, .. }
-            | Location::Victim {
-                frame,
-                write_back: WriteBack::InFlight,
-            } => {
-                self.owners[frame.0 as usize] = None;
-            }
-            Location::Victim {
-                frame,
-                write_back: WriteBack::Queued,
-            }
-            | Location::Arrived { frame, .. } => self.release_frame(frame),
-            Location::Victim {
-                frame,
-                write_back: WriteBack::Done,
-            } => {
-                self.done_count -= 1;
-                self.release_frame(frame);
-            }
+            Location::InFrame(frame) => match self.frames.state(frame) {
+                // An operation may still touch the frame; it comes back when that is quiet.
+                FrameState::Fetching { .. } | FrameState::Writing(_) => self.frames.disown(frame),
+                FrameState::Hollow(_) => self.frames.emptied(frame),
+                _ => self.frames.release(frame),
+            },
         }
     }
 
@@ -116,9 +103,7 @@ impl<K: Kernel> Pager<K> {
                         stamp: entry.stamp,
                     });
                 }
-                Location::Victim { frame, .. }
-                | Location::Fetching { frame, .. }
-                | Location::Arrived { frame, .. } => self.own(frame, target),
+                Location::InFrame(frame) => self.frames.rename(frame, target),
                 Location::Kept => {
                     let content = kept.pop().map(|(_, content)| content);
                     self.kept.extend(content.map(|content| (target, content)));

@@ -46,7 +46,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn is_nothing_leaving(&self) -> bool {
-        self.operations.is_empty() && self.write_queue.is_empty() && self.done_count == 0
+        self.operations.is_empty() && self.frames.queued() == 0 && self.frames.done() == 0
     }
 
     fn stuck_memory(&self) -> Stuck {
@@ -61,7 +61,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Says so, once, when the program cannot go on for want of memory anywhere.
     pub(super) fn report_starvation(&mut self, now: Time) {
-        let blocked = self.writes_in_flight == 0 && !self.write_queue.is_empty();
+        let blocked = self.frames.writing() == 0 && self.frames.queued() > 0;
         let full = blocked && self.store.is_full();
         let may_starve =
             !self.stalled.is_empty() && !self.end_reported && (full || self.is_nothing_leaving());

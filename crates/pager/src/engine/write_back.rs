@@ -2,9 +2,10 @@
 //! acknowledged there.
 
 use super::operation::OperationKind;
-use super::{Pager, PagerFabric, Victim};
-use crate::entry::{FarRecord, Location, SlotRef, WriteBack};
+use super::{Pager, PagerFabric};
+use crate::entry::{FarRecord, SlotRef};
 use crate::far::EXTENT_SLOTS;
+use crate::frames::FrameState;
 use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel, SpacePage};
 use legato_base::PageChecksum;
 use legato_base::timeouts::NODE_REQUEST;
@@ -17,30 +18,22 @@ pub(super) const WRITES_IN_FLIGHT_MAX: u32 = 32;
 impl<K: Kernel> Pager<K> {
     /// Posts queued write-backs while the window and the slots last.
     pub(super) fn post_write_backs(&mut self, net: &mut PagerFabric<'_>) {
-        while self.writes_in_flight < WRITES_IN_FLIGHT_MAX {
-            let Some(&(victim, checksum)) = self.write_queue.front() else {
-                break;
-            };
-            let Some(page) = self.victim_queued(victim, WriteBack::Queued) else {
-                self.write_queue.pop_front();
-                continue;
-            };
-            if !self.post_write_back(page, victim.frame, checksum, net) {
-                break;
-            }
-            self.write_queue.pop_front();
-        }
-        let keep = u64::from(EXTENT_SLOTS).max(2 * self.write_queue.len() as u64);
+        while self.frames.writing() < WRITES_IN_FLIGHT_MAX
+            && let Some(frame) = self.frames.oldest_queued()
+            && let Some(page) = self.frames.state(frame).page()
+            && self.post_write_back(page, frame, net)
+        {}
+        let keep = u64::from(EXTENT_SLOTS).max(2 * u64::from(self.frames.queued()));
         if self.counters.pages_evicted > 0 {
             self.store.balance(keep, net);
         }
     }
 
+    /// False if it must wait.
     fn post_write_back(
         &mut self,
         page: SpacePage,
         frame: FrameIndex,
-        checksum: PageChecksum,
         net: &mut PagerFabric<'_>,
     ) -> bool {
         let Some(slot) = self.slot_for(page) else {
@@ -50,6 +43,7 @@ impl<K: Kernel> Pager<K> {
             return false;
         };
         let version = self.last_version + 1;
+        let checksum = self.frames.checksum(frame);
         let record = SlotRecord {
             client: self.client,
             page: page.page(),
@@ -68,14 +62,8 @@ impl<K: Kernel> Pager<K> {
                 self.last_version = version;
                 let record = FarRecord { version, checksum };
                 self.store.extents.set_record(slot, record);
-                self.writes_in_flight += 1;
+                self.frames.begin_write(frame);
                 self.start_operation(id, OperationKind::Write { version });
-                if let Some(entry) = self.table.entry_mut(page) {
-                    entry.location = Location::Victim {
-                        frame,
-                        write_back: WriteBack::InFlight,
-                    };
-                }
                 true
             }
             Err((_, buffer)) => {
@@ -107,70 +95,30 @@ impl<K: Kernel> Pager<K> {
 
     /// A write is quiet.
     pub(super) fn finish_write_back(&mut self, frame: FrameIndex, version: u64, success: bool) {
-        self.writes_in_flight -= 1;
         if success {
             self.counters.pages_written += 1;
         }
-        match self.victim_in(frame, WriteBack::InFlight) {
-            Some(page) if success => self.queue_done(page, frame),
-            Some(page) => {
+        match self.frames.end_operation(frame) {
+            FrameState::Writing(Some(page)) if success => self.frames.finish(frame, page),
+            FrameState::Writing(Some(page)) => {
                 // What the slot holds now is unknown. The content is still here: write it again.
                 self.forget_copy(page, version);
                 self.queue_write(page, frame);
             }
-            None => {
+            _ => {
                 // The page went back to the program, or is gone: the frame was the fabric's only.
                 if !success {
                     self.forget_copies_of_version(version);
                 }
-                self.release_frame(frame);
+                self.frames.release(frame);
             }
         }
-    }
-
-    /// The victim's far copy is good.
-    pub(super) fn queue_done(&mut self, page: SpacePage, frame: FrameIndex) {
-        let Some(stamp) = self.set_write_back(page, frame, WriteBack::Done) else {
-            return;
-        };
-        // Places become void when their pages go back; without new frames nothing else drops them.
-        if self.done.len() >= 2 * self.owners.len() {
-            let mut done = core::mem::take(&mut self.done);
-            done.retain(|&victim| self.victim_queued(victim, WriteBack::Done).is_some());
-            self.done = done;
-        }
-        self.done.push_back(Victim { frame, stamp });
-        self.done_count += 1;
     }
 
     /// The victim's content must be written.
     pub(super) fn queue_write(&mut self, page: SpacePage, frame: FrameIndex) {
         let checksum = self.kernel.frames().page(frame, PageChecksum::of);
-        self.queue_write_of(page, frame, checksum);
-    }
-
-    pub(super) fn queue_write_of(
-        &mut self,
-        page: SpacePage,
-        frame: FrameIndex,
-        checksum: PageChecksum,
-    ) {
-        if let Some(stamp) = self.set_write_back(page, frame, WriteBack::Queued) {
-            self.write_queue
-                .push_back((Victim { frame, stamp }, checksum));
-        }
-    }
-
-    /// Returns the victim's stamp.
-    fn set_write_back(
-        &mut self,
-        page: SpacePage,
-        frame: FrameIndex,
-        write_back: WriteBack,
-    ) -> Option<u32> {
-        let entry = self.table.entry_mut(page)?;
-        entry.location = Location::Victim { frame, write_back };
-        Some(entry.stamp)
+        self.frames.queue(frame, page, checksum);
     }
 
     /// The page's far copy, if it is still this version, is not to be trusted.
