@@ -1,7 +1,7 @@
 //! What the pager needs from an operating system. Linux implements it in `uffd`, the simulator
 //! with a model.
 
-use crate::FrameIndex;
+use crate::{FrameIndex, Incoming};
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use legato_base::wire::slot::SLOT_HEADER_SIZE;
@@ -220,6 +220,12 @@ pub trait Kernel {
 
     fn frames(&self) -> &Self::Frames;
     fn frames_mut(&mut self) -> &mut Self::Frames;
+
+    /// Reads what waits.
+    fn read(&mut self) -> Incoming;
+
+    /// True if [`Self::read`] has something to do already.
+    fn has_backlog(&self) -> bool;
 
     /// True if pages can leave this address space. In a forked child nobody can move them until
     /// a task of Legato's runs there.

@@ -24,7 +24,7 @@ pub mod uffd;
 
 pub use budget::Budget;
 pub use engine::{
-    Fault, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, SpaceEvent, Stuck,
+    Incoming, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, Round, SpaceEvent, Stuck,
 };
 pub use far::{FrameBuffer, NodeIndex};
 pub use frames::FrameIndex;

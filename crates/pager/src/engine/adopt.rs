@@ -23,7 +23,7 @@ pub(super) struct Adoption {
 impl<K: Kernel> Pager<K> {
     /// The program wrote to a page that was present when its dropping was announced: so it was not
     /// dropped (MADV_FREE), and is in use again.
-    pub fn handle_written(&mut self, page: SpacePage, now: Time) {
+    pub(super) fn handle_written(&mut self, page: SpacePage, now: Time) {
         if self.table.entry(page).is_none() && self.kernel.can_evict(page.space()) {
             let due = now + ADOPT_AFTER;
             self.adoptions.push_back(Adoption { due, page });

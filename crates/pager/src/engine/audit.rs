@@ -24,6 +24,7 @@ impl<K: Kernel> Pager<K> {
             ("kept pages", self.kept_is_right()),
             ("frames", self.frames_are_right()),
             ("far pages", self.far_is_right()),
+            ("write-backs while a fault was served", !self.wrote_in_fault),
         ];
         let wrong = checks.into_iter().find(|&(_, right)| !right);
         wrong.map(|(what, _)| what)

@@ -12,8 +12,9 @@ const SPURIOUS_FAULTS_MAX: u32 = 10_000;
 
 impl<K: Kernel> Pager<K> {
     /// A thread touched a missing page, and waits.
-    pub fn handle_fault(&mut self, fault: Fault, net: &mut PagerFabric<'_>) {
+    pub(super) fn handle_fault(&mut self, fault: Fault, net: &mut PagerFabric<'_>) {
         self.counters.faults += 1;
+        let writing = self.frames.writing();
         if self.must_wait_for_reach(fault, net.now) {
             self.counters.faults_stalled += 1;
             self.out_of_reach.push_back(fault);
@@ -21,6 +22,7 @@ impl<K: Kernel> Pager<K> {
             self.counters.faults_stalled += 1;
             self.stalled.push_back(fault);
         }
+        self.wrote_in_fault |= self.frames.writing() > writing;
     }
 
     /// Faults that had to wait, oldest first.

@@ -3,6 +3,7 @@
 //!
 //! The paths, each in its own file: `fault` (a page is missing), `fetch` (it comes from a node),
 //! `fill` (it enters the program), `evict` (pages leave), `write_back` (they reach a node),
+//! `round` (the loop that all of it is driven by),
 //! `memory` (how much may be here), `space` (the program changes its mappings), `children`
 //! (forked processes), `loss` (a node is gone). `audit` checks the books.
 
@@ -18,6 +19,7 @@ mod limit;
 mod loss;
 mod memory;
 mod operation;
+mod round;
 mod space;
 mod stuck;
 mod write_back;
@@ -44,6 +46,7 @@ use legato_fabric::{ConnectError, Fabric, FabricEvent, OperationId};
 use legato_verbs::{Address, Provider};
 pub use limit::PagerUsage;
 use operation::Operation;
+pub use round::{Incoming, Round};
 
 /// What one pager is told at its start.
 #[derive(Clone, Debug)]
@@ -182,6 +185,8 @@ pub struct Pager<K: Kernel> {
     progressed: bool,
     /// No more faults get frames in this turn.
     receding: bool,
+    /// A write-back was posted while a fault was served: its thread has waited for it in vain.
+    wrote_in_fault: bool,
     resident: u64,
     measure_at: Time,
     activity: Activity,
@@ -236,6 +241,7 @@ impl<K: Kernel> Pager<K> {
             eviction_owed: false,
             progressed: false,
             receding: false,
+            wrote_in_fault: false,
             resident: 0,
             measure_at: Time::ZERO,
             activity: Activity::default(),
@@ -279,11 +285,6 @@ impl<K: Kernel> Pager<K> {
         self.children.len()
     }
 
-    /// Write-backs that were posted and are not quiet.
-    pub const fn writes_in_flight(&self) -> u32 {
-        self.frames.writing()
-    }
-
     /// Frames that hold or await a page.
     pub fn frames_used(&self) -> u32 {
         self.frames.used()
@@ -294,7 +295,7 @@ impl<K: Kernel> Pager<K> {
     ///
     /// Until [`PagerEvent::Ready`] has been reported the program's memory is not touched. Whoever
     /// starts the pager may still give up until then, and nobody serves the program's faults yet.
-    pub fn turn(&mut self, net: &mut PagerFabric<'_>) -> Time {
+    fn turn(&mut self, net: &mut PagerFabric<'_>) -> Time {
         self.progressed = false;
         let fabric_deadline = self.turn_fabric(net);
         if !self.ready_reported {
@@ -330,18 +331,6 @@ impl<K: Kernel> Pager<K> {
             || !self.out_of_reach.is_empty()
             || !self.zero_mapped.is_empty()
             || self.eviction_owed
-    }
-
-    /// Records how long the faults took that have been served since the last call.
-    pub fn account_served(&mut self, now: Time) {
-        for at in self.served_since.drain(..) {
-            self.stats.fault_ns.record(now.since(at).as_nanos());
-        }
-    }
-
-    /// False if the last turn has shown nothing new, so that the next one at once will not either.
-    pub const fn has_progressed(&self) -> bool {
-        self.progressed || self.eviction_owed
     }
 
     fn turn_fabric(&mut self, net: &mut PagerFabric<'_>) -> Time {

@@ -11,7 +11,7 @@ use legato_base::PageNumber;
 impl<K: Kernel> Pager<K> {
     /// Handles an event. Events must be handled in the order in which the kernel gave them, and
     /// before any fault that was read after them.
-    pub fn handle_space_event(&mut self, event: SpaceEvent, net: &PagerFabric<'_>) {
+    pub(super) fn handle_space_event(&mut self, event: SpaceEvent, net: &PagerFabric<'_>) {
         match event {
             SpaceEvent::Removed { space, range } => self.remove(space, range),
             SpaceEvent::Remapped { space, from, to } => self.remap(space, from, to),

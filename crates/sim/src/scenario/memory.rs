@@ -63,7 +63,6 @@ const fn invariant(kind: &FailureKind) -> &'static str {
         FailureKind::BusError { .. } => "SIGBUS only where a node was lost",
         FailureKind::NotMapped { .. } => "the program touches what it has mapped",
         FailureKind::OverLimit { .. } => "local memory stays in its limit",
-        FailureKind::WriteInFault { .. } => "no write-back while a fault is served",
         FailureKind::GaveUp(_) => "the pager goes on",
         FailureKind::Miscounted(_) => "the pager counts right",
         FailureKind::Stuck(_) => "everything finishes",

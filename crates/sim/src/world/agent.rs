@@ -4,7 +4,7 @@ use super::failure::FailureKind;
 use super::program::State;
 use super::state::{THREAD_PACE, World};
 use legato_base::{Duration, PageNumber, Time};
-use legato_pager::{Fault, PagerEvent, PagerFabric, SpaceId, SpacePage};
+use legato_pager::{Kernel, PagerEvent, PagerFabric, SpaceId, SpacePage};
 
 /// What the agent's turn costs, and what each fault and each page adds (measured orders of
 /// magnitude: a system call, an ioctl, 0.2 us a page of a batched MOVE).
@@ -26,11 +26,11 @@ impl World {
         wanted.max(self.agent_free_at)
     }
 
-    /// The agent's loop body, as in the agent of a real program.
+    /// The agent's loop body is that of a real program; what it costs is made up.
     pub(super) fn turn_agent(&mut self, now: Time) -> Result<(), FailureKind> {
         self.agent_turns += 1;
-        let messages = self.pager.kernel_mut().read();
-        let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * messages.faults.len() as u64);
+        let incoming = self.pager.kernel_mut().read();
+        let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * incoming.faults.len() as u64);
         let mut net = PagerFabric {
             fabric: &mut self.fabric,
             provider: &mut self.provider,
@@ -39,23 +39,8 @@ impl World {
         if self.pager.kernel().has_ended(SpaceId::OWN) {
             self.pager.close_own_space();
         }
-        for event in messages.events {
-            self.pager.handle_space_event(event, &net);
-        }
-        for page in messages.written {
-            self.pager.handle_written(page, now);
-        }
-        for page in messages.faults {
-            let writes = self.pager.writes_in_flight();
-            self.pager.handle_fault(Fault { page, at: now }, &mut net);
-            if self.pager.writes_in_flight() > writes {
-                let page = page.page();
-                return Err(FailureKind::WriteInFault { page });
-            }
-        }
-        let deadline = self.pager.turn(&mut net);
+        let round = self.pager.round(incoming, &mut net, || now);
         self.starved |= self.pager.usage().starving;
-        self.pager.account_served(now);
         let pages = std::mem::take(&mut self.pager.kernel_mut().pages_handled);
         cost = cost + Duration::from_nanos(PAGE_COST * pages);
         self.agent_free_at = now + cost;
@@ -64,7 +49,7 @@ impl World {
         } else {
             SLEEP_MAX
         };
-        self.agent_at = deadline.min(self.agent_free_at + later);
+        self.agent_at = round.deadline.min(self.agent_free_at + later);
         self.wake_threads(self.agent_free_at);
         while let Some(event) = self.pager.poll_event() {
             match event {

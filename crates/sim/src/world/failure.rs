@@ -20,8 +20,6 @@ pub enum FailureKind {
     NotMapped { page: PageNumber },
     #[error("{resident} pages are local, {limit} are allowed")]
     OverLimit { resident: u64, limit: u64 },
-    #[error("serving the fault on {page:?} posted a write-back")]
-    WriteInFault { page: PageNumber },
     #[error("the pager gave up: {0:?}")]
     GaveUp(PagerEvent),
     #[error("the pager counts wrong: {0}")]

@@ -6,11 +6,11 @@ use super::defect::Defect;
 use super::frames::SimFrames;
 use super::physical::{Page, PhysicalMemory};
 use super::processor::Processor;
-use super::space::{Access, Announced, Messages, Space};
+use super::space::{Access, Announced, Space};
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Random, Time};
 use legato_pager::{
-    Charge, EvictError, FillError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceEvent, SpaceId,
-    SpacePage,
+    Charge, EvictError, FillError, FrameIndex, FrameMemory, Incoming, Kernel, PageRange,
+    SpaceEvent, SpaceId, SpacePage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -239,40 +239,6 @@ impl SimKernel {
             .any(|space| !space.events.is_empty() || !space.faults.is_empty())
     }
 
-    /// Reads what waits. A read gives faults before events, so events may stay unread for a while.
-    pub(super) fn read(&mut self) -> Messages {
-        let mut messages = Messages {
-            written: std::mem::take(&mut self.written),
-            ..Messages::default()
-        };
-        self.is_late &= self.registering == Registering::ByHand;
-        self.attach_children();
-        for (&id, space) in &mut self.spaces {
-            let faults_only = !self.steady && !space.faults.is_empty() && self.random.ratio(1, 4);
-            messages.faults.extend(
-                space
-                    .faults
-                    .drain(..)
-                    .map(|page| SpacePage::new(id, PageNumber(page))),
-            );
-            if faults_only {
-                continue;
-            }
-            while let Some(Announced { event, has_more }) = space.events.pop_front() {
-                space.events_read += 1;
-                let ignored = self.defect == Some(Defect::RemovalsIgnored)
-                    && matches!(event, SpaceEvent::Removed { .. });
-                if !ignored {
-                    messages.events.push(event);
-                }
-                if has_more {
-                    break;
-                }
-            }
-        }
-        messages
-    }
-
     /// The program writes to a page that MADV_FREE left. Mostly the agent sees it: it protects such
     /// pages where it is in charge, but a thread may be faster.
     pub(super) fn report_written(&mut self, page: SpacePage) {
@@ -421,6 +387,44 @@ impl Kernel for SimKernel {
 
     fn frames_mut(&mut self) -> &mut SimFrames {
         &mut self.frames
+    }
+
+    /// Reads what waits. A read gives faults before events, so events may stay unread for a while.
+    fn read(&mut self) -> Incoming {
+        let mut messages = Incoming {
+            written: std::mem::take(&mut self.written),
+            ..Incoming::default()
+        };
+        self.is_late &= self.registering == Registering::ByHand;
+        self.attach_children();
+        for (&id, space) in &mut self.spaces {
+            let faults_only = !self.steady && !space.faults.is_empty() && self.random.ratio(1, 4);
+            messages.faults.extend(
+                space
+                    .faults
+                    .drain(..)
+                    .map(|page| SpacePage::new(id, PageNumber(page))),
+            );
+            if faults_only {
+                continue;
+            }
+            while let Some(Announced { event, has_more }) = space.events.pop_front() {
+                space.events_read += 1;
+                let ignored = self.defect == Some(Defect::RemovalsIgnored)
+                    && matches!(event, SpaceEvent::Removed { .. });
+                if !ignored {
+                    messages.events.push(event);
+                }
+                if has_more {
+                    break;
+                }
+            }
+        }
+        messages
+    }
+
+    fn has_backlog(&self) -> bool {
+        false
     }
 
     fn can_evict(&self, space: SpaceId) -> bool {

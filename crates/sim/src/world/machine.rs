@@ -5,11 +5,10 @@ use super::content::{page_of, value_of};
 use super::frames::{Registered, SimFrames};
 use super::kernel::SimKernel;
 use super::program::{Model, Operation, Outcome, State, Step, step};
-use super::space::Messages;
 use legato_base::wire::slot::SLOT_HEADER_SIZE;
 use legato_base::{PAGE_SIZE, PageNumber, Random, Time};
 use legato_pager::{
-    EvictError, FillError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage,
+    EvictError, FillError, FrameIndex, FrameMemory, Incoming, Kernel, PageRange, SpaceId, SpacePage,
 };
 use legato_verbs::{LocalKey, MemoryRegion, RemoteKey};
 use std::cell::RefCell;
@@ -172,8 +171,8 @@ impl Machine {
     }
 
     /// Reads all that the kernel has to say.
-    pub fn read(&mut self) -> Messages {
-        let mut all = Messages::default();
+    pub fn read(&mut self) -> Incoming {
+        let mut all = Incoming::default();
         while self.kernel.has_messages() {
             let more = self.kernel.read();
             all.events.extend(more.events);

@@ -37,7 +37,6 @@ pub use kernel::SimKernel;
 pub use machine::{Machine, PageState, Progress};
 pub use program::{Operation, Outcome};
 pub use report::Report;
-pub use space::Messages;
 pub use state::World;
 
 use legato_base::Random;

@@ -3,7 +3,7 @@
 
 use super::physical::{Page, PhysicalMemory};
 use legato_base::PageNumber;
-use legato_pager::{PageRange, SpaceEvent, SpacePage};
+use legato_pager::{PageRange, SpaceEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An address space.
@@ -262,12 +262,4 @@ pub(super) fn runs<'a>(
         }
     }
     runs
-}
-
-/// What the userfaultfds had to say.
-#[derive(Debug, Default)]
-pub struct Messages {
-    pub events: Vec<SpaceEvent>,
-    pub faults: Vec<SpacePage>,
-    pub(super) written: Vec<SpacePage>,
 }

@@ -14,7 +14,7 @@ use super::linux_kernel::LinuxKernel;
 use super::program::Program;
 use super::supervisor::Supervisor;
 pub use super::supervisor::{Dismissal, excuse, last_words};
-use crate::{Fault, FrameBuffer, Pager, PagerFabric};
+use crate::{FrameBuffer, Kernel, Pager, PagerFabric, Round};
 use alloc::string::String;
 use alloc::vec::Vec;
 use legato_base::secret::Keyring;
@@ -99,7 +99,7 @@ impl<G: ProviderGlue> Agent<G> {
     pub fn run(mut self) {
         let mut active_at = now();
         while !(self.program_gone && self.pager.children() == 0) {
-            let (worked, deadline) = self.turn();
+            let Round { worked, deadline } = self.turn();
             let time = now();
             if worked {
                 active_at = time;
@@ -127,40 +127,21 @@ impl<G: ProviderGlue> Agent<G> {
     }
 
     /// Reads what the kernel says, serves it, and lets the pager work.
-    fn turn(&mut self) -> (bool, Time) {
+    fn turn(&mut self) -> Round {
         let incoming = self.pager.kernel_mut().read();
-        let worked = !incoming.faults.is_empty() || !incoming.events.is_empty();
+        // So that the supervisor holds their userfaultfds too.
         for &space in &incoming.children {
             self.hand_over(space);
         }
         self.attach_hands();
-        let at = now();
         let mut net = PagerFabric {
             fabric: &mut self.fabric,
             provider: &mut self.provider,
-            now: at,
+            now: now(),
         };
-        for event in incoming.events {
-            self.pager.handle_space_event(event, &net);
-        }
-        for page in incoming.written {
-            self.pager.handle_written(page, at);
-        }
-        for page in incoming.faults {
-            self.pager.handle_fault(Fault { page, at }, &mut net);
-            let served = now();
-            self.pager.account_served(served);
-            net.now = served;
-        }
-        let deadline = self.pager.turn(&mut net);
-        if worked {
-            self.pager.account_served(now());
-        }
+        let round = self.pager.round(incoming, &mut net, now);
         self.report();
-        (
-            worked || self.pager.has_progressed() || self.pager.kernel().has_backlog(),
-            deadline,
-        )
+        round
     }
 }
 

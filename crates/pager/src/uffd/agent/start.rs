@@ -11,7 +11,10 @@ use crate::uffd::layout::Layout;
 use crate::uffd::linux_kernel::{LinuxKernel, Mechanism};
 use crate::uffd::program::{Program, close_all_but, is_readable, raise_descriptor_limit};
 use crate::uffd::supervisor::{Dismissal, Supervisor};
-use crate::{Budget, FrameBuffer, Kernel, Pager, PagerConfig, PagerEvent, PagerFabric, SpaceId};
+use crate::{
+    Budget, FrameBuffer, Incoming, Kernel, Pager, PagerConfig, PagerEvent, PagerFabric, Round,
+    SpaceId,
+};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -231,7 +234,8 @@ impl<G: ProviderGlue> Parts<G> {
                 provider: &mut self.provider,
                 now: now(),
             };
-            let deadline = self.pager.turn(&mut net);
+            // Nothing of the program's is read: it may still go on without this agent.
+            let Round { deadline, .. } = self.pager.round(Incoming::default(), &mut net, now);
             while let Some(event) = self.pager.poll_event() {
                 if event == PagerEvent::Ready {
                     return self.check_nodes(welcome);

@@ -7,26 +7,15 @@ use super::order::{Batch, Sequence};
 use crate::uffd::Userfaultfd;
 use crate::uffd::message::Message;
 use crate::uffd::program::threads_of;
-use crate::{Kernel, PageRange, SpaceEvent, SpaceId, SpacePage};
+use crate::{Incoming, Kernel, PageRange, SpaceEvent, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
 use rustix::io::Errno;
 
-/// What a round of reading brought.
-#[derive(Debug, Default)]
-pub(in crate::uffd) struct Incoming {
-    pub(in crate::uffd) events: Vec<SpaceEvent>,
-    pub(in crate::uffd) faults: Vec<SpacePage>,
-    /// Pages written that were to be dropped.
-    pub(in crate::uffd) written: Vec<SpacePage>,
-    /// Spaces that are new, so that the supervisor can hold their userfaultfd too.
-    pub(in crate::uffd) children: Vec<SpaceId>,
-}
-
 impl LinuxKernel {
     /// Reads what waits, and follows the changes of what is registered.
-    pub(in crate::uffd) fn read(&mut self) -> Incoming {
+    pub(super) fn read_messages(&mut self) -> Incoming {
         let mut incoming = Incoming::default();
         let spaces: Vec<SpaceId> = core::iter::once(SpaceId::OWN)
             .chain(self.children.keys().copied())
@@ -222,8 +211,8 @@ impl LinuxKernel {
         self.has_waiting() || self.backlog.iter().any(is_event)
     }
 
-    /// True if [`Self::read`] has something to do already.
-    pub(in crate::uffd) fn has_backlog(&self) -> bool {
+    /// True if [`Self::read_messages`] has something to do already.
+    pub(super) fn has_messages(&self) -> bool {
         self.has_waiting()
             || !self.backlog.is_empty()
             || !self.protected.is_empty()

@@ -27,7 +27,8 @@ use super::residency::Residency;
 use super::transfer::surely;
 use super::{Layout, Userfaultfd};
 use crate::{
-    Charge, Departure, EvictError, FillError, FrameIndex, Kernel, PageRange, SpaceId, SpacePage,
+    Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId,
+    SpacePage,
 };
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -262,6 +263,14 @@ impl Kernel for LinuxKernel {
 
     fn frames_mut(&mut self) -> &mut LinuxFrames {
         &mut self.frames
+    }
+
+    fn read(&mut self) -> Incoming {
+        self.read_messages()
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.has_messages()
     }
 
     fn can_evict(&self, space: SpaceId) -> bool {

@@ -29,12 +29,11 @@
 mod repair;
 
 use super::LinuxKernel;
-use super::events::Incoming;
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
 use crate::uffd::message::Message;
 use crate::uffd::range_set::RangeSet;
-use crate::{PageRange, SpaceId};
+use crate::{Incoming, PageRange, SpaceId};
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
