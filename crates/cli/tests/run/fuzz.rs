@@ -48,6 +48,17 @@ fn fuzz_processes_agree_with_local_memory() {
     }
 }
 
+/// A child grew a mapping into a hole, up to the rest of what had been one mapping before it was forked:
+/// for Linux they are two, and it refuses to grow them together.
+#[test]
+fn fuzz_knows_what_stays_apart_in_a_child() {
+    let arguments = "--seed 1795565835 --steps 600 --threads 4 --processes 4 --bytes 64MiB --skip guard,unguard";
+    Run::plain(test_program("fuzz"))
+        .arguments(arguments.split(' '))
+        .finish()
+        .expect_code(0);
+}
+
 /// What it expects is what Linux does.
 #[test]
 fn fuzz_passes_on_local_memory() {

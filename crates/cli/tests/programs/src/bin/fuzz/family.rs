@@ -168,6 +168,10 @@ impl Worker<'_> {
                 page.is_free = false;
             }
         }
+        // Two mappings that were one before a hole came between them never become one again in the
+        // child: each has an `anon_vma` of its own there (anon_vma_fork in mm/rmap.c).
+        let all = 0..self.space.pages.len();
+        self.space.change(all, |_| ());
     }
 
     /// Checks what is shared with the parent, and puts private memory in its place.
