@@ -1,11 +1,13 @@
 //! Compares what the pager counts with what there is, for simulations: it walks all pages.
 
 use super::Pager;
+use super::evict::is_candidate;
 use super::operation::OperationKind;
 use crate::entry::Location;
 use crate::frames::FrameState;
-use crate::{FrameIndex, FrameMemory, Kernel};
+use crate::{FrameIndex, FrameMemory, Kernel, SpacePage};
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 use legato_base::PageChecksum;
 
 impl<K: Kernel> Pager<K> {
@@ -16,6 +18,7 @@ impl<K: Kernel> Pager<K> {
                 "resident pages",
                 self.tracked == self.pages_that(|l| l == Location::Resident),
             ),
+            ("candidates for eviction", self.all_are_candidates()),
             (
                 "writes in flight",
                 u64::from(self.frames.writing()) == self.writes(),
@@ -33,6 +36,20 @@ impl<K: Kernel> Pager<K> {
     fn pages_that(&self, is: impl Fn(Location) -> bool) -> u64 {
         let pages = self.table.iter();
         pages.filter(|(_, entry)| is(entry.location)).count() as u64
+    }
+
+    /// Each resident page has one place from which it can be chosen.
+    fn all_are_candidates(&self) -> bool {
+        let places = self.replacement.places().iter();
+        let places = places.chain(&self.unmovable).chain(&self.zero_mapped);
+        let mut valid: Vec<SpacePage> = places
+            .filter(|&&queued| is_candidate(&self.table, queued))
+            .map(|queued| queued.page)
+            .collect();
+        let count = valid.len();
+        valid.sort_unstable();
+        valid.dedup();
+        count == valid.len() && count as u64 == self.tracked
     }
 
     fn writes(&self) -> u64 {

@@ -6,7 +6,7 @@ use crate::entry::Location;
 use crate::entry::PageEntry;
 use crate::replacement::Queued;
 use crate::table::PageTable;
-use crate::{Departure, EvictError, FrameIndex, FrameMemory, Kernel, SpacePage};
+use crate::{Departure, EvictError, FrameIndex, FrameMemory, Kernel, PageRange, SpacePage};
 use alloc::vec::Vec;
 use legato_base::PageChecksum;
 use legato_base::checksum::is_zero;
@@ -124,14 +124,22 @@ impl<K: Kernel> Pager<K> {
     fn handle_evict_error(&mut self, failed: Queued, error: Option<EvictError>) {
         match error {
             Some(EvictError::Pinned) => self.counters.pages_pinned += 1,
-            // Dropped by the kernel after MADV_FREE without an event of its own would be the only
-            // way; the event of the MADV_FREE has removed the entry then. Not a candidate again.
-            Some(EvictError::Absent) => return,
+            // The kernel has dropped it: after `madvise`, a moment after its announcement was read,
+            // or after MADV_FREE at any time. It is as if it was never touched.
+            Some(EvictError::Absent) if self.is_unseen(failed.page) => {
+                self.remove(failed.page.space(), PageRange::new(failed.page.page(), 1));
+                return;
+            }
             _ => {}
         }
         // Later, when the device, the lock or the protection may be gone. Not at once: each try
         // costs as much as moving a page, and a queue of such pages would take all of the time.
         self.unmovable.push_back(failed);
+    }
+
+    /// True if only the kernel knows the page's content.
+    fn is_unseen(&self, page: SpacePage) -> bool {
+        self.table.entry(page).is_some_and(|entry| entry.unseen)
     }
 
     /// The page is in a frame now; what must happen to its content?

@@ -32,4 +32,8 @@ impl Replacement for Fifo {
             into.push(queued);
         }
     }
+
+    fn places(&self) -> &VecDeque<Queued> {
+        &self.queue
+    }
 }

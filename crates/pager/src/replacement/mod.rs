@@ -43,6 +43,9 @@ pub trait Replacement: Debug {
         valid: &mut dyn FnMut(Queued) -> bool,
         into: &mut Vec<Queued>,
     );
+
+    /// All places in the queue, for audits.
+    fn places(&self) -> &VecDeque<Queued>;
 }
 
 /// Pops valid entries from the old end.

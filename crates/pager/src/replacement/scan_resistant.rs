@@ -150,6 +150,10 @@ impl Replacement for ScanResistant {
             into.push(queued);
         }
     }
+
+    fn places(&self) -> &VecDeque<Queued> {
+        &self.queue
+    }
 }
 
 /// Takes the newest entry behind those that are kept for being in use.

@@ -179,3 +179,33 @@ fn pages_used_again_after_madv_free_can_leave() {
     world.perform(0, Operation::Unmap(range)).unwrap();
     world.finish().unwrap();
 }
+
+/// Lost: pages that `madvise` dropped after others had come to their places were candidates until they
+/// were to leave and were not there. When they were used again they were none, and stayed for ever.
+#[test]
+fn pages_that_are_dropped_late_and_used_again_can_leave() {
+    let (mut world, range) = filled(WorldConfig::default(), 3 * CACHE);
+    let part = PageRange::new(range.start, 16);
+    let rest = PageRange::new(part.end(), range.count - part.count);
+    world.begin(1, Operation::DontNeed(part));
+    world.starve(1, Duration::from_millis(10));
+    world.write_all(part, |page| page + (1 << 32)).unwrap();
+    world.wait_for(1).unwrap();
+    let present = |world: &World| {
+        let pages = (part.start.0..part.end().0).map(PageNumber);
+        pages.filter(|&page| world.is_present(page)).count()
+    };
+    assert_eq!(present(&world), 0, "dropped");
+    // They are to leave.
+    world.read_all(2, rest).unwrap();
+    world.write_all(part, |page| page + (1 << 33)).unwrap();
+    assert_ne!(present(&world), 0, "in use");
+    for _ in 0..2 {
+        world.read_all(2, rest).unwrap();
+    }
+    // One may be locked for a moment when it is to leave.
+    assert!(present(&world) < 4, "{} stayed", present(&world));
+    world.read_all(0, part).unwrap();
+    world.perform(0, Operation::Unmap(range)).unwrap();
+    world.finish().unwrap();
+}
