@@ -435,14 +435,16 @@ fn a_near_half_that_is_killed_leaves_nothing_behind() {
     let address = Address::Roce(format!("{CHILD_HOST}:4900").parse().unwrap());
     let (socket, far) = crate::far::start(|| RoceProvider::open(&place("127.0.0.20")).unwrap());
     fcntl_setfd(&socket, FdFlags::empty()).unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut near_half = Command::new(std::env::current_exe().unwrap());
+    near_half
         .args(["--exact", "pages::child_near_half", "--nocapture"])
         .env(CHILD_SOCKET, socket.as_raw_fd().to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::piped());
+    // Whoever asks before somebody listens is refused.
+    let mut started = None;
+    right.serve(&address, || started = Some(near_half.spawn().unwrap()));
+    let mut child = started.unwrap();
     drop(socket);
-    right.serve(&address, || {});
     let output = BufReader::new(child.stdout.take().unwrap());
     let mut lines = output.lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("posted")));
