@@ -330,6 +330,19 @@ pub trait Kernel {
     /// True if a thread of the space may be about to drop what it has announced.
     fn may_be_dropping(&mut self, space: SpaceId) -> bool;
 
+    /// True once every thread of the space that may have been dropping what it had announced when this
+    /// was first asked has done so. Then the next question is a first one again.
+    fn has_dropped_all(&mut self, space: SpaceId) -> bool;
+
+    /// Pushes resident pages of a space, in order from a page on, that are where the pager is in charge;
+    /// some thousand at most. Returns where to go on: None at the end, or if nothing can be told now.
+    fn residents_from(
+        &mut self,
+        space: SpaceId,
+        from: PageNumber,
+        into: &mut Vec<PageNumber>,
+    ) -> Option<PageNumber>;
+
     /// False once the space's last process is gone.
     fn space_alive(&mut self, space: SpaceId) -> bool;
 

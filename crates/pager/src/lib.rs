@@ -17,6 +17,7 @@ pub mod far;
 mod frames;
 mod kernel;
 mod prefetch;
+mod range_set;
 pub mod replacement;
 mod table;
 #[cfg(target_os = "linux")]

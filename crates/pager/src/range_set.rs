@@ -7,35 +7,45 @@ use legato_base::PageNumber;
 
 /// Disjoint ranges, start to end (exclusive).
 #[derive(Clone, Debug, Default)]
-pub(super) struct RangeSet {
+pub(crate) struct RangeSet {
     ranges: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             ranges: BTreeMap::new(),
         }
     }
 
-    pub(super) fn contains(&self, page: PageNumber) -> bool {
+    pub(crate) fn contains(&self, page: PageNumber) -> bool {
         self.ranges
             .range(..=page.0)
             .next_back()
             .is_some_and(|(_, &end)| page.0 < end)
     }
 
-    pub(super) fn ranges(&self) -> impl Iterator<Item = PageRange> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = PageRange> {
         self.ranges
             .iter()
             .map(|(&start, &end)| PageRange::new(PageNumber(start), end - start))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// The first range from a page on, or the rest of the one that the page is in.
+    pub(crate) fn range_from(&self, page: PageNumber) -> Option<PageRange> {
+        let ends_later = |&(_, &end): &(&u64, &u64)| end > page.0;
+        let before = self.ranges.range(..=page.0).next_back();
+        let found = before.filter(ends_later);
+        let (&start, &end) = found.or_else(|| self.ranges.range(page.0..).next())?;
+        let start = start.max(page.0);
+        Some(PageRange::new(PageNumber(start), end - start))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    pub(super) fn insert(&mut self, range: PageRange) {
+    pub(crate) fn insert(&mut self, range: PageRange) {
         if range.count == 0 {
             return;
         }
@@ -52,7 +62,7 @@ impl RangeSet {
         self.ranges.insert(start, end);
     }
 
-    pub(super) fn remove(&mut self, range: PageRange) {
+    pub(crate) fn remove(&mut self, range: PageRange) {
         let (start, end) = (range.start.0, range.end().0);
         let touched: Vec<(u64, u64)> = self
             .ranges
@@ -73,7 +83,7 @@ impl RangeSet {
     }
 
     /// What is in the set of `from` moves to `to`, and replaces what was in it there.
-    pub(super) fn relocate(&mut self, from: PageRange, to: PageNumber) {
+    pub(crate) fn relocate(&mut self, from: PageRange, to: PageNumber) {
         if from.count == 0 {
             return;
         }
@@ -90,7 +100,7 @@ impl RangeSet {
     }
 
     /// True if any page of a range is in the set.
-    pub(super) fn overlaps(&self, range: PageRange) -> bool {
+    pub(crate) fn overlaps(&self, range: PageRange) -> bool {
         self.ranges
             .range(..range.end().0)
             .next_back()
@@ -98,7 +108,7 @@ impl RangeSet {
     }
 
     /// The parts of a range that are not in the set.
-    pub(super) fn missing_from(&self, range: PageRange) -> Vec<PageRange> {
+    pub(crate) fn missing_from(&self, range: PageRange) -> Vec<PageRange> {
         let mut missing = Vec::new();
         let mut at = range.start.0;
         let before = self.ranges.range(..=at).next_back().map(|(&s, &e)| (s, e));

@@ -78,6 +78,8 @@ counters! {
     pages_prefetched_unused,
     /// Pages that stay local because a device or another process holds them.
     pages_pinned,
+    /// Pages that were local without the pager's knowing, and were found.
+    pages_found_again,
     /// Pages whose every copy is gone.
     pages_lost,
     /// Pages that live at memory nodes now.

@@ -5,7 +5,7 @@ use super::Pager;
 use crate::entry::{Location, PageEntry};
 use crate::replacement::Queued;
 use crate::{Kernel, PageRange, SpaceId, SpacePage};
-use legato_base::{Duration, Time};
+use legato_base::{Duration, PageNumber, Time};
 
 /// From a write to a page whose dropping was announced until the page counts as in use. What
 /// `madvise` announces it does a moment after its event was read, and nothing says when it has:
@@ -17,7 +17,7 @@ const ADOPT_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Adoption {
     due: Time,
-    page: SpacePage,
+    pub(super) page: SpacePage,
 }
 
 impl<K: Kernel> Pager<K> {
@@ -52,6 +52,15 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn forget_adoptions(&mut self, space: SpaceId, range: PageRange) {
         self.adoptions
             .retain(|&Adoption { page, .. }| page.space() != space || !range.contains(page.page()));
+    }
+
+    /// The range's pages have got new addresses.
+    pub(super) fn relocate_adoptions(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
+        for Adoption { page, .. } in &mut self.adoptions {
+            if page.space() == space && from.contains(page.page()) {
+                *page = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
+            }
+        }
     }
 
     /// A page that was resident before the pager was in charge of it; None if it is known.

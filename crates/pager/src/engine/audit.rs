@@ -5,10 +5,10 @@ use super::evict::is_candidate;
 use super::operation::OperationKind;
 use crate::entry::Location;
 use crate::frames::FrameState;
-use crate::{FrameIndex, FrameMemory, Kernel, SpacePage};
+use crate::{FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use legato_base::PageChecksum;
+use legato_base::{PageChecksum, PageNumber};
 
 impl<K: Kernel> Pager<K> {
     /// What is counted or owned wrong, if anything is.
@@ -31,6 +31,20 @@ impl<K: Kernel> Pager<K> {
         ];
         let wrong = checks.into_iter().find(|&(_, right)| !right);
         wrong.map(|(what, _)| what)
+    }
+
+    /// True if the pager knows of a page, or will look at it.
+    pub fn has_in_care(&self, page: SpacePage) -> bool {
+        self.table.entry(page).is_some() || self.adoptions.iter().any(|waits| waits.page == page)
+    }
+
+    /// The pages of a space that the pager takes for resident, but for those that the kernel may have
+    /// dropped without a word.
+    pub fn taken_for_resident(&self, space: SpaceId) -> impl Iterator<Item = PageNumber> {
+        let pages = self.table.range(space, PageRange::ALL);
+        let resident =
+            pages.filter(|(_, entry)| entry.location == Location::Resident && !entry.unseen);
+        resident.map(|(page, _)| page.page())
     }
 
     fn pages_that(&self, is: impl Fn(Location) -> bool) -> u64 {

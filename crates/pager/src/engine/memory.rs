@@ -176,6 +176,7 @@ impl<K: Kernel> Pager<K> {
         self.receding = false;
         self.retry_unmovable(net.now);
         self.adopt_written(net.now);
+        self.search_strays(net.now);
         self.evict_ahead(net.now);
         self.expel_zero_mapped(net.now);
     }
@@ -243,6 +244,7 @@ impl<K: Kernel> Pager<K> {
         let before = self.tracked;
         self.charge(|kernel, charges| kernel.register_more(pages, charges));
         if self.tracked == before {
+            self.suspect_strays(now);
             self.charge_again_at = now + CHARGE_AGAIN;
             self.resident_since_look = self.resident;
         }

@@ -21,6 +21,7 @@ mod memory;
 mod operation;
 mod round;
 mod space;
+mod strays;
 mod stuck;
 mod write_back;
 
@@ -47,6 +48,7 @@ use legato_verbs::{Address, Provider};
 pub use limit::PagerUsage;
 use operation::Operation;
 pub use round::{Incoming, Round};
+use strays::StraySearch;
 
 /// What one pager is told at its start.
 #[derive(Clone, Debug)]
@@ -166,6 +168,7 @@ pub struct Pager<K: Kernel> {
     spurious: (SpacePage, u32),
     /// Pages that were written although they were to be dropped, in the order of their time.
     adoptions: VecDeque<Adoption>,
+    strays: StraySearch,
     /// Pages in no queue, because they could not leave when they were to.
     unmovable: VecDeque<Queued>,
     retry_unmovable_at: Time,
@@ -231,6 +234,7 @@ impl<K: Kernel> Pager<K> {
             served_since: Vec::new(),
             spurious: (SpacePage::new(SpaceId::OWN, PageNumber(0)), 0),
             adoptions: VecDeque::new(),
+            strays: StraySearch::default(),
             unmovable: VecDeque::new(),
             times_in_vain: 0,
             retry_unmovable_at: Time::ZERO,

@@ -23,6 +23,7 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn remove(&mut self, space: SpaceId, range: PageRange) {
         self.forget_stalled(space, range);
         self.forget_adoptions(space, range);
+        self.strays.leave_out(space, range);
         for (page, entry) in self.table.remove_range(space, range) {
             self.abandon(page, entry);
             self.demands.remove(&page);
@@ -78,7 +79,6 @@ impl<K: Kernel> Pager<K> {
     /// Pages keep their content and get new addresses.
     fn remap(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
         self.forget_stalled(space, from);
-        self.forget_adoptions(space, from);
         let moved = self.table.remove_range(space, from);
         // Kept contents of the source are not those of the target that goes.
         let mut kept: Vec<_> = moved
@@ -93,6 +93,7 @@ impl<K: Kernel> Pager<K> {
             self.events.push_back(PagerEvent::MovedOver { page });
         }
         self.remove(space, target);
+        self.relocate_adoptions(space, from, to);
         for (page, mut entry) in moved {
             let target = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
             match entry.location {

@@ -21,7 +21,6 @@ mod message;
 pub mod probe;
 mod processor_clock;
 mod program;
-mod range_set;
 mod replaced;
 mod residency;
 mod supervisor;

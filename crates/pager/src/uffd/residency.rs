@@ -18,6 +18,8 @@ const REGIONS: usize = 256;
 /// Entries of pagemap that are read at once: 16 MiB of address space.
 const ENTRIES: usize = 4096;
 const ENTRY_SIZE: usize = size_of::<u64>();
+/// Of a scan.
+const NO_LIMIT: u64 = 0;
 /// An address that every process has, mapped or not: to see whether the kernel can scan.
 const ANY_PAGE: PageRange = PageRange::new(PageNumber(0x100), 1);
 
@@ -193,6 +195,22 @@ impl Residency {
         self.read_entries(range, |entry| entry & somewhere != 0)
     }
 
+    /// As [`Self::pages_in`], of the beginning of a range: some thousand pages at most. Returns where it
+    /// came to.
+    pub(super) fn first_pages_in(
+        &self,
+        range: PageRange,
+        into: &mut Vec<PageNumber>,
+    ) -> Result<PageNumber, Errno> {
+        if self.can_scan {
+            let somewhere = abi::PAGE_IS_PRESENT | abi::PAGE_IS_SWAPPED;
+            return self.scan_some(range, somewhere, ENTRIES as u64, into);
+        }
+        let part = PageRange::new(range.start, range.count.min(ENTRIES as u64));
+        into.extend(self.pages_in(part)?);
+        Ok(part.end())
+    }
+
     /// The pages of a private anonymous range that map the kernel's page of zeros. Without
     /// PAGEMAP_SCAN also those that another process maps too.
     ///
@@ -240,33 +258,46 @@ impl Residency {
 
     fn scan(&self, range: PageRange, categories: u64) -> Result<Vec<PageNumber>, Errno> {
         let mut pages = Vec::new();
-        let end = range.end().address();
-        let mut at = range.start.address();
-        let mut regions = [abi::PageRegion::default(); REGIONS];
-        while at < end {
-            let mut scan = abi::PagemapScan {
-                size: size_of::<abi::PagemapScan>() as u64,
-                start: at,
-                end,
-                vec: regions.as_mut_ptr() as u64,
-                vec_len: REGIONS as u64,
-                category_anyof_mask: categories,
-                return_mask: categories,
-                ..abi::PagemapScan::default()
-            };
-            // SAFETY: the kernel writes at most vec_len entries into `regions` and `walk_end`.
-            let found = unsafe { rustix::ioctl::ioctl(self.pagemap.as_fd(), Scan(&mut scan)) }?;
-            for region in &regions[..found.min(REGIONS)] {
-                let first = PageNumber::containing(region.start);
-                let last = PageNumber::containing(region.end);
-                pages.extend((first.0..last.0).map(PageNumber));
-            }
-            if scan.walk_end <= at {
-                return Err(Errno::INVAL);
-            }
-            at = scan.walk_end;
+        let mut at = range.start;
+        while at < range.end() {
+            let rest = PageRange::new(at, range.end().0 - at.0);
+            at = self.scan_some(rest, categories, NO_LIMIT, &mut pages)?;
         }
         Ok(pages)
+    }
+
+    /// Scans a range for at most so many pages. Returns where it came to.
+    fn scan_some(
+        &self,
+        range: PageRange,
+        categories: u64,
+        max_pages: u64,
+        pages: &mut Vec<PageNumber>,
+    ) -> Result<PageNumber, Errno> {
+        let mut regions = [abi::PageRegion::default(); REGIONS];
+        let mut scan = abi::PagemapScan {
+            size: size_of::<abi::PagemapScan>() as u64,
+            start: range.start.address(),
+            end: range.end().address(),
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: REGIONS as u64,
+            max_pages,
+            category_anyof_mask: categories,
+            return_mask: categories,
+            ..abi::PagemapScan::default()
+        };
+        // SAFETY: the kernel writes at most vec_len entries into `regions` and `walk_end`.
+        let found = unsafe { rustix::ioctl::ioctl(self.pagemap.as_fd(), Scan(&mut scan)) }?;
+        for region in &regions[..found.min(REGIONS)] {
+            let first = PageNumber::containing(region.start);
+            let last = PageNumber::containing(region.end);
+            pages.extend((first.0..last.0).map(PageNumber));
+        }
+        let end = PageNumber::containing(scan.walk_end);
+        if end <= range.start {
+            return Err(Errno::INVAL);
+        }
+        Ok(end)
     }
 }
 
@@ -357,6 +388,12 @@ mod tests {
             assert!(may_scan || !residency.can_scan);
             let resident = residency.pages_in(range).unwrap();
             assert_eq!(resident, numbers(&[&written[..], &read].concat()));
+            let (mut at, mut bit_by_bit) = (range.start, Vec::new());
+            while at < range.end() {
+                let rest = PageRange::new(at, range.end().0 - at.0);
+                at = residency.first_pages_in(rest, &mut bit_by_bit).unwrap();
+            }
+            assert_eq!(bit_by_bit, resident);
             assert_eq!(residency.zero_mapped(range).unwrap(), numbers(&read));
         }
         // SAFETY: nothing uses it any more.

@@ -64,6 +64,8 @@ const fn invariant(kind: &FailureKind) -> &'static str {
         FailureKind::NotMapped { .. } => "the program touches what it has mapped",
         FailureKind::OverLimit { .. } => "local memory stays in its limit",
         FailureKind::GaveUp(_) => "the pager goes on",
+        FailureKind::OutOfCare { .. } => "what is resident is known",
+        FailureKind::NotResident { .. } => "what is taken for resident is",
         FailureKind::Miscounted(_) => "the pager counts right",
         FailureKind::Stuck(_) => "everything finishes",
         FailureKind::Leak { .. } => "nothing is left over",

@@ -7,4 +7,6 @@ pub enum Defect {
     RemovalsIgnored,
     /// Some pages lose a bit on their way out.
     PagesTorn,
+    /// What was announced as dropped counts as dropped at once.
+    DroppingForgotten,
 }

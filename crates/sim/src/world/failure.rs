@@ -22,6 +22,10 @@ pub enum FailureKind {
     OverLimit { resident: u64, limit: u64 },
     #[error("the pager gave up: {0:?}")]
     GaveUp(PagerEvent),
+    #[error("{page:?} of space {} is resident, and the pager does not know of it", space.0)]
+    OutOfCare { space: SpaceId, page: PageNumber },
+    #[error("{page:?} of space {} is not there, and the pager takes it for resident", space.0)]
+    NotResident { space: SpaceId, page: PageNumber },
     #[error("the pager counts wrong: {0}")]
     Miscounted(&'static str),
     #[error("nothing happens any more: {0}")]

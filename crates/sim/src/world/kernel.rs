@@ -25,6 +25,8 @@ const UNATTACHABLE_EVERY: u64 = 5;
 /// One access in so many to a page that may be dropped finds it dropped.
 const DROPPED_EVERY: u64 = 3;
 
+/// Resident pages that are looked at in one go.
+const LOOKED_AT: usize = 64;
 /// One write in so many to a page that MADV_FREE left is faster than the agent.
 const WRITTEN_UNSEEN_EVERY: u64 = 8;
 
@@ -36,7 +38,7 @@ pub struct SimKernel {
     /// Pages whose waiting threads may try again.
     pub(super) woken: Vec<SpacePage>,
     /// Pages that MADV_FREE left and that were written since the last read.
-    written: Vec<SpacePage>,
+    pub(super) written: Vec<SpacePage>,
     random: Random,
     processor: Processor,
     last_space: u32,
@@ -150,9 +152,11 @@ impl SimKernel {
     pub(super) fn announce_removal(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
         let place = self.space_mut(space);
         place.announced_since(range);
-        place
-            .is_watched(range)
-            .then(|| place.report(SpaceEvent::Removed { space, range }))
+        place.is_watched(range).then(|| {
+            let event = place.report(SpaceEvent::Removed { space, range });
+            place.begin_dropping(event, range);
+            event
+        })
     }
 
     pub(super) fn unmap(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
@@ -177,7 +181,14 @@ impl SimKernel {
             range: target,
         });
         let mut events = Vec::from_iter(replaced);
-        if place.remap(from, to.0, grow) {
+        let is_watched = place.remap(from, to.0, grow);
+        for page in &mut self.written {
+            if page.space() == space && from.contains(page.page()) {
+                *page = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
+            }
+        }
+        let place = self.space_mut(space);
+        if is_watched {
             // Moving a mapping ends with unmapping the old one, which is reported as well.
             events.push(SpaceEvent::Remapped { space, from, to });
             events.push(SpaceEvent::Removed { space, range: from });
@@ -242,7 +253,13 @@ impl SimKernel {
     /// The program writes to a page that MADV_FREE left. Mostly the agent sees it: it protects such
     /// pages where it is in charge, but a thread may be faster.
     pub(super) fn report_written(&mut self, page: SpacePage) {
-        if self.is_registered(page) && !self.happens(WRITTEN_UNSEEN_EVERY) {
+        if !self.is_registered(page) {
+            return;
+        }
+        if self.happens(WRITTEN_UNSEEN_EVERY) {
+            let strays = &mut self.space_mut(page.space()).strays;
+            strays.insert(page.page().0);
+        } else {
             self.written.push(page);
         }
     }
@@ -567,6 +584,26 @@ impl Kernel for SimKernel {
 
     fn may_be_dropping(&mut self, _space: SpaceId) -> bool {
         self.happens(WRITTEN_UNSEEN_EVERY)
+    }
+
+    fn has_dropped_all(&mut self, space: SpaceId) -> bool {
+        let is_forgotten = self.defect == Some(Defect::DroppingForgotten);
+        let place = self.spaces.get_mut(&space);
+        place.is_some_and(|place| place.has_dropped_all() || is_forgotten)
+    }
+
+    fn residents_from(
+        &mut self,
+        space: SpaceId,
+        from: PageNumber,
+        into: &mut Vec<PageNumber>,
+    ) -> Option<PageNumber> {
+        let place = self.spaces.get(&space)?;
+        let present = place.present.range(from.0..).map(|(&page, _)| page);
+        let charged = present.filter(|page| place.charged.contains(page));
+        let before = into.len();
+        into.extend(charged.take(LOOKED_AT).map(PageNumber));
+        into[before..].last().map(|last| last.plus(1))
     }
 
     fn space_alive(&mut self, space: SpaceId) -> bool {

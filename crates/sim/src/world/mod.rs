@@ -11,6 +11,7 @@
 //! the test that compares it with Linux.
 
 mod agent;
+mod care;
 mod config;
 mod content;
 mod defect;

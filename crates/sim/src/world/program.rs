@@ -256,6 +256,7 @@ pub(super) fn step(
             ..
         } => {
             kernel.space_mut(space).zap(range);
+            kernel.space_mut(space).end_dropping(range);
             model.end_removal(space, range);
             Ok(Step::Finished(outcome))
         }
@@ -265,6 +266,7 @@ pub(super) fn step(
             ..
         } => {
             kernel.space_mut(space).free(range);
+            kernel.space_mut(space).end_dropping(range);
             model.end_free(space, range);
             Ok(Step::Finished(outcome))
         }
@@ -360,7 +362,10 @@ fn start(
             let place = kernel.space_mut(space);
             if let Some(content) = place.present.get_mut(&page.0) {
                 content.unshare();
-                place.lazy.remove(&page.0);
+                // Without a write, so that nobody sees it.
+                if place.lazy.remove(&page.0) {
+                    place.strays.insert(page.0);
+                }
                 place.pinned.insert(page.0);
             }
             Step::Finished(Outcome::Done)

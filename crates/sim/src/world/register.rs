@@ -53,7 +53,11 @@ impl Space {
         let mut found = 0;
         for range in self.unregistered() {
             for page in range.start.0..range.end().0 {
-                let is_resident = self.present.contains_key(&page) && !self.dropped.remove(&page);
+                let is_dropped = self.dropped.remove(&page);
+                let is_resident = self.present.contains_key(&page) && !is_dropped;
+                if is_dropped && self.present.contains_key(&page) {
+                    self.strays.insert(page);
+                }
                 found += u64::from(is_resident);
                 self.registered.insert(page);
                 self.found.insert(page, is_resident);

@@ -22,10 +22,13 @@ impl World {
     /// # Errors
     /// If a check fails.
     pub fn wait_for(&mut self, thread: usize) -> Result<Outcome, Failure> {
-        self.run_until(|world| {
-            matches!(world.thread_states()[thread].1, State::Idle | State::Ended)
-        })?;
+        self.run_until(|world| !world.is_busy(thread))?;
         Ok(self.take_outcome(thread).unwrap_or(Outcome::Done))
+    }
+
+    /// True until the thread has ended what it does.
+    pub fn is_busy(&self, thread: usize) -> bool {
+        !matches!(self.thread_states()[thread].1, State::Idle | State::Ended)
     }
 
     /// Maps `count` fresh pages from `start` on.

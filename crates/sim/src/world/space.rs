@@ -26,6 +26,12 @@ pub(super) struct Space {
     pub(super) locked: BTreeSet<u64>,
     /// Their content may go at any time, until they are written (MADV_FREE).
     pub(super) lazy: BTreeSet<u64>,
+    /// What threads have announced as dropped, and have not dropped yet.
+    pub(super) dropping: Vec<Dropping>,
+    /// Of these, those that it is waited for.
+    pub(super) awaited: Option<Vec<u64>>,
+    /// Pages that MADV_FREE left, and that were used again before the agent could see it.
+    pub(super) strays: BTreeSet<u64>,
     /// Events that the pager has not read.
     pub(super) events: VecDeque<Announced>,
     /// Events read so far, and reported so far: who caused one waits until it is read.
@@ -38,6 +44,13 @@ pub(super) struct Space {
     pub(super) attached: bool,
     /// Nobody will ever see to it that pages can leave.
     pub(super) unattachable: bool,
+}
+
+/// An announcement that is not carried out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dropping {
+    event: u64,
+    pub(super) range: PageRange,
 }
 
 /// An event, and whether its call announces another one as soon as it was read.
@@ -98,12 +111,37 @@ impl Space {
         self.events_reported
     }
 
+    /// `madvise` has announced that it will drop a range.
+    pub(super) fn begin_dropping(&mut self, event: u64, range: PageRange) {
+        self.dropping.push(Dropping { event, range });
+    }
+
+    /// It has done so.
+    pub(super) fn end_dropping(&mut self, range: PageRange) {
+        let place = self.dropping.iter().position(|drop| drop.range == range);
+        place.map(|place| self.dropping.swap_remove(place));
+    }
+
+    /// True once all is dropped that was announced when this was first asked.
+    pub(super) fn has_dropped_all(&mut self) -> bool {
+        let dropping = &self.dropping;
+        let announced = || dropping.iter().map(|drop| drop.event).collect();
+        let awaited = self.awaited.get_or_insert_with(announced);
+        awaited.retain(|event| dropping.iter().any(|drop| drop.event == *event));
+        let is_over = awaited.is_empty();
+        if is_over {
+            self.awaited = None;
+        }
+        is_over
+    }
+
     /// Drops content: `madvise`'s second half, and the first of unmapping.
     pub(super) fn zap(&mut self, range: PageRange) {
         for page in range.start.0..range.end().0 {
             self.present.remove(&page);
             self.poisoned.remove(&page);
             self.lazy.remove(&page);
+            self.strays.remove(&page);
             // A device goes on with the page that it knows; what comes here next is another.
             self.pinned.remove(&page);
         }
@@ -174,6 +212,7 @@ impl Space {
                 &mut self.pinned,
                 &mut self.locked,
                 &mut self.lazy,
+                &mut self.strays,
             ] {
                 if set.remove(&old) {
                     set.insert(new);
@@ -181,34 +220,19 @@ impl Space {
             }
             registered |= self.registered.contains(&new);
         }
-        let locked = self.locked.contains(&to);
-        self.extend(
-            PageRange::new(PageNumber(to + from.count), grow),
-            registered,
-            locked,
-        );
+        self.grow(PageRange::new(PageNumber(to + from.count), grow));
         registered
     }
 
     /// The mapping that ends where `new` begins grows, in place: nobody is told.
     pub(super) fn grow(&mut self, new: PageRange) {
         let last = new.start.0 - 1;
-        self.extend(
-            new,
-            self.registered.contains(&last),
-            self.locked.contains(&last),
-        );
-    }
-
-    fn extend(&mut self, new: PageRange, registered: bool, locked: bool) {
         let pages = new.start.0..new.end().0;
         self.mapped.extend(pages.clone());
-        if registered {
-            self.registered.extend(pages.clone());
-            self.charged.extend(pages.clone());
-        }
-        if locked {
-            self.locked.extend(pages);
+        for set in [&mut self.registered, &mut self.charged, &mut self.locked] {
+            if set.contains(&last) {
+                set.extend(pages.clone());
+            }
         }
     }
 

@@ -384,10 +384,10 @@ impl World {
         if !self.checked.is_multiple_of(COUNTED_EVERY) {
             return Ok(());
         }
-        match self.pager.miscounted() {
-            None => Ok(()),
-            Some(what) => Err(self.failure(FailureKind::Miscounted(what))),
+        if let Some(what) = self.pager.miscounted() {
+            return Err(self.failure(FailureKind::Miscounted(what)));
         }
+        self.check_care().map_err(|kind| self.failure(kind))
     }
 
     /// True if no process is left.

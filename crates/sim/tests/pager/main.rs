@@ -10,3 +10,4 @@ mod memory;
 mod regressions;
 mod seeds;
 mod semantics;
+mod strays;

@@ -1,8 +1,8 @@
 //! Ranges of a forked child, as far as its messages tell.
 
 use crate::PageRange;
+use crate::range_set::RangeSet;
 use crate::uffd::message::Message;
-use crate::uffd::range_set::RangeSet;
 use alloc::vec::Vec;
 
 /// What is where in a forked child.

@@ -2,8 +2,8 @@
 
 use super::LinuxKernel;
 use crate::PageRange;
+use crate::range_set::RangeSet;
 use crate::uffd::mappings::mapping_of;
-use crate::uffd::range_set::RangeSet;
 use alloc::vec::Vec;
 use legato_base::PAGE_SHIFT;
 

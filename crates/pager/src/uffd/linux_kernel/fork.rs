@@ -6,8 +6,8 @@
 //! or unmaps in the same moment may be seen or not.
 
 use super::LinuxKernel;
+use crate::range_set::RangeSet;
 use crate::uffd::mappings::{FlagReader, Flags};
-use crate::uffd::range_set::RangeSet;
 use crate::uffd::residency::Residency;
 use crate::{PageRange, SpaceId};
 use alloc::vec::Vec;

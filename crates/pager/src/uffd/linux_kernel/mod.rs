@@ -3,6 +3,7 @@
 mod child;
 mod child_ranges;
 mod close;
+mod dropped;
 mod events;
 mod fork;
 mod frames;
@@ -22,10 +23,10 @@ use super::frame_memory::LinuxFrames;
 use super::hand::remote::{Applicant, Hand};
 use super::message::Message;
 use super::processor_clock::ProcessorClock;
-use super::range_set::RangeSet;
 use super::residency::Residency;
 use super::transfer::surely;
 use super::{Layout, Userfaultfd};
+use crate::range_set::RangeSet;
 use crate::{
     Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId,
     SpacePage,
@@ -33,6 +34,7 @@ use crate::{
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use child::Child;
+use dropped::Dropping;
 use gather::Gathering;
 use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_verbs::MemoryRegion;
@@ -67,6 +69,8 @@ pub(super) struct LinuxKernel {
     gathering: BTreeMap<SpaceId, Gathering>,
     /// What was found and is not in the pager's charge yet.
     surveys: BTreeMap<SpaceId, Survey>,
+    /// Spaces of which it was asked whether all is dropped.
+    dropping: BTreeMap<SpaceId, Dropping>,
     /// Hands whose child is yet to be found.
     applicants: Vec<Applicant>,
     /// Children that were ended and not reported yet.
@@ -156,6 +160,7 @@ impl LinuxKernel {
             order: BTreeMap::new(),
             gathering: BTreeMap::new(),
             surveys: BTreeMap::new(),
+            dropping: BTreeMap::new(),
             applicants: Vec::new(),
             killed: Vec::new(),
             shared: Shared::default(),
@@ -466,6 +471,19 @@ impl Kernel for LinuxKernel {
         process.is_none_or(Residency::may_be_dropping)
     }
 
+    fn has_dropped_all(&mut self, space: SpaceId) -> bool {
+        self.all_is_dropped(space)
+    }
+
+    fn residents_from(
+        &mut self,
+        space: SpaceId,
+        from: PageNumber,
+        into: &mut Vec<PageNumber>,
+    ) -> Option<PageNumber> {
+        self.residents_in_charge(space, from, into)
+    }
+
     fn space_alive(&mut self, space: SpaceId) -> bool {
         if space == SpaceId::OWN {
             self.own.is_alive()
@@ -478,6 +496,7 @@ impl Kernel for LinuxKernel {
         self.order.remove(&space);
         self.gathering.remove(&space);
         self.surveys.remove(&space);
+        self.dropping.remove(&space);
         if space == SpaceId::OWN {
             self.close_own();
         } else if self.children.remove(&space).is_some() {

@@ -29,10 +29,10 @@
 mod repair;
 
 use super::LinuxKernel;
+use crate::range_set::RangeSet;
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
 use crate::uffd::message::Message;
-use crate::uffd::range_set::RangeSet;
 use crate::{Incoming, PageRange, SpaceId};
 use alloc::collections::VecDeque;
 use alloc::vec;

@@ -3,10 +3,10 @@
 use super::refused::Refused;
 use super::survey::Survey;
 use super::{Foreign, LinuxKernel};
+use crate::range_set::RangeSet;
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
 use crate::uffd::eligible::{Region, eligible_mappings, regions};
-use crate::uffd::range_set::RangeSet;
 use crate::uffd::residency::Residency;
 use crate::{Charge, EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;

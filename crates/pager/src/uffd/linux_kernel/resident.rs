@@ -6,12 +6,17 @@
 
 use super::{Child, LinuxKernel};
 use crate::uffd::agent::now;
-use legato_base::{Duration, Time};
+use crate::{PageRange, SpaceId};
+use alloc::vec::Vec;
+use legato_base::{Duration, PageNumber, Time};
 
 /// Share of the time that may go into walking page tables: a fifth.
 const REST: u64 = 4;
 const REST_MIN: Duration = Duration::from_micros(500);
 const REST_MAX: Duration = Duration::from_millis(200);
+
+/// Pages of address space that are looked at in one go: about half a millisecond's work.
+const LOOKED_AT: u64 = 1 << 18;
 
 /// The last exact sum.
 #[derive(Debug, Default)]
@@ -79,6 +84,26 @@ impl LinuxKernel {
         (taken.proportional + resident)
             .saturating_sub(taken.resident)
             .max(own)
+    }
+
+    /// Resident pages where the pager is in charge, from a page on; some thousand at most. Returns where
+    /// to go on. None if nothing can be told: what was read and not followed is not what is there.
+    pub(super) fn residents_in_charge(
+        &self,
+        space: SpaceId,
+        from: PageNumber,
+        into: &mut Vec<PageNumber>,
+    ) -> Option<PageNumber> {
+        if self.is_unsettled() {
+            return None;
+        }
+        let charged = match space {
+            SpaceId::OWN => &self.registered,
+            _ => &self.children.get(&space)?.ranges.charged,
+        };
+        let range = charged.range_from(from)?;
+        let range = PageRange::new(range.start, range.count.min(LOOKED_AT));
+        self.residency_of(space)?.first_pages_in(range, into).ok()
     }
 
     fn count_proportional(&self) -> u64 {

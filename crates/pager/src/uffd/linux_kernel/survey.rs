@@ -9,8 +9,8 @@
 
 use super::LinuxKernel;
 use super::register::unregistered;
+use crate::range_set::RangeSet;
 use crate::uffd::message::Message;
-use crate::uffd::range_set::RangeSet;
 use crate::{Charge, SpaceId};
 use alloc::vec::Vec;
 use legato_base::PageNumber;

@@ -2,8 +2,8 @@
 
 use super::Waiting;
 use crate::PageRange;
+use crate::range_set::RangeSet;
 use crate::uffd::message::Message;
-use crate::uffd::range_set::RangeSet;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 

@@ -1,0 +1,180 @@
+//! Has everybody dropped what was announced?
+//!
+//! `madvise` announces, waits until that was read, and then drops; nothing says when it has. But a thread
+//! that waits in another call, or outside of one, is through; and so is one that has run for longer than
+//! dropping takes.
+
+use super::LinuxKernel;
+use crate::SpaceId;
+use crate::uffd::program::{thread_file, threads_of};
+use alloc::vec::Vec;
+use rustix::process::Pid;
+
+/// No dropping takes a processor for so long, in nanoseconds, but for its pages.
+const RUN: u64 = 100_000_000;
+/// And for each page that is local ten times what freeing one takes.
+const RUN_FOR_A_PAGE: u64 = 1_000;
+
+/// `madvise` and `process_madvise`, in proc_pid_syscall(5).
+const CALLS: [&str; 2] = ["28", "440"];
+
+/// Threads that may be dropping something, and how long each had run when that was first asked.
+#[derive(Debug)]
+pub(super) struct Dropping {
+    process: Pid,
+    threads: Vec<(Pid, u64)>,
+    /// So long a thread has to run, in nanoseconds.
+    enough: u64,
+}
+
+impl Dropping {
+    /// Of threads that are there now. `local` pages are the most that can be dropped. None if the
+    /// threads cannot be listed.
+    fn begin(process: Pid, local: u64) -> Option<Self> {
+        let threads = threads_of(process);
+        let run = |&thread: &Pid| Some((thread, run_time(process, thread)?));
+        (!threads.is_empty()).then(|| Self {
+            process,
+            threads: threads.iter().filter_map(run).collect(),
+            enough: RUN + local * RUN_FOR_A_PAGE,
+        })
+    }
+
+    fn is_over(&mut self) -> bool {
+        let (process, enough) = (self.process, self.enough);
+        self.threads.retain(|&(thread, before)| {
+            let Some(call) = thread_file(process, thread, "syscall") else {
+                // It is gone, and went after its call.
+                return false;
+            };
+            match call.split_ascii_whitespace().next() {
+                // On a processor or waiting for one.
+                Some("running") | None => {
+                    run_time(process, thread).is_some_and(|time| time < before + enough)
+                }
+                Some(number) => CALLS.contains(&number),
+            }
+        });
+        self.threads.is_empty()
+    }
+}
+
+impl LinuxKernel {
+    pub(super) fn all_is_dropped(&mut self, space: SpaceId) -> bool {
+        let process = self.process_of(space);
+        let local = self.residency_of(space);
+        let local = local.and_then(|residency| residency.anonymous_pages());
+        let (Some(process), Some(local)) = (process, local) else {
+            return false;
+        };
+        let begun = self.dropping.remove(&space);
+        let Some(mut dropping) = begun.or_else(|| Dropping::begin(process, local)) else {
+            return false;
+        };
+        if dropping.is_over() {
+            return true;
+        }
+        self.dropping.insert(space, dropping);
+        false
+    }
+}
+
+/// How long a thread has run, in nanoseconds (Documentation/scheduler/sched-stats.rst). None if it is
+/// gone.
+fn run_time(process: Pid, thread: Pid) -> Option<u64> {
+    let times = thread_file(process, thread, "schedstat")?;
+    times.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uffd::Userfaultfd;
+    use crate::uffd::abi;
+    use crate::uffd::features::Mask;
+    use crate::uffd::message::Message;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+
+    const LENGTH: usize = 1 << 20;
+
+    /// A thread that waits until its announcement is read is not through; one that waits for anything
+    /// else is.
+    #[test]
+    fn who_has_announced_is_waited_for() {
+        let context = Userfaultfd::open(abi::FEATURE_EVENT_REMOVE, Mask::default()).unwrap();
+        // SAFETY: a fresh mapping of this test's own.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                LENGTH,
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::PRIVATE,
+            )
+        }
+        .unwrap() as usize;
+        // SAFETY: nothing touches it from here on.
+        unsafe { context.register(start as u64, LENGTH as u64, false) }.unwrap();
+        let process = rustix::process::getpid();
+        let (sender, receiver) = mpsc::channel();
+        let (done, over) = mpsc::channel::<()>();
+        let is_through = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let is_through = &is_through;
+            scope.spawn(move || {
+                sender.send(rustix::thread::gettid()).unwrap();
+                let advice = rustix::mm::Advice::LinuxDontNeed;
+                // SAFETY: as above.
+                unsafe { rustix::mm::madvise(start as *mut _, LENGTH, advice) }.unwrap();
+                is_through.store(true, Ordering::SeqCst);
+                over.recv().unwrap();
+            });
+            let thread = receiver.recv().unwrap();
+            while !context.is_changing() {}
+            let mut dropping = Dropping {
+                process,
+                threads: Vec::from([(thread, run_time(process, thread).unwrap())]),
+                enough: u64::MAX / 2,
+            };
+            for _ in 0..100 {
+                assert!(!dropping.is_over());
+            }
+            let mut messages = Vec::<Message>::new();
+            context.read(1, &mut messages).unwrap();
+            assert_eq!(messages.len(), 1);
+            while !dropping.is_over() {}
+            assert!(is_through.load(Ordering::SeqCst));
+            done.send(()).unwrap();
+        });
+        // SAFETY: nothing uses it any more.
+        unsafe { rustix::mm::munmap(start as *mut _, LENGTH) }.unwrap();
+    }
+
+    #[test]
+    fn who_runs_on_is_through_after_a_while() {
+        const ENOUGH: u64 = 5_000_000;
+        let process = rustix::process::getpid();
+        let (sender, receiver) = mpsc::channel();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                sender.send(rustix::thread::gettid()).unwrap();
+                while !is_over.load(Ordering::Relaxed) {}
+            });
+            let thread = receiver.recv().unwrap();
+            // Until then it may be in the call that sends.
+            while thread_file(process, thread, "syscall").is_none_or(|call| call != "running\n") {}
+            let before = run_time(process, thread).unwrap();
+            let mut dropping = Dropping {
+                process,
+                threads: Vec::from([(thread, before)]),
+                enough: ENOUGH,
+            };
+            while !dropping.is_over() {}
+            let after = run_time(process, thread).unwrap();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(after >= before + ENOUGH);
+        });
+    }
+}
