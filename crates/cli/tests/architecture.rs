@@ -172,7 +172,7 @@ fn sources_are_ascii() {
 
 /// Where product code may have a time of a second or more that is no time limit: it paces work, or
 /// engines are told otherwise.
-const PACES: [(&str, &str); 14] = [
+const PACES: [(&str, &str); 15] = [
     ("crates/cli/src/bench/", ""),
     ("crates/cli/src/node/refusals.rs", "INTERVAL"),
     ("crates/cli/src/run/supervise.rs", "WAITING_NOTICE"),
@@ -181,6 +181,7 @@ const PACES: [(&str, &str); 14] = [
     ("crates/cli/src/sim/sweep.rs", "PROGRESS_INTERVAL"),
     ("crates/fabric/src/session/", ""),
     ("crates/pager/src/engine/adopt.rs", "ADOPT_AFTER"),
+    ("crates/pager/src/engine/strays.rs", "REST_M"),
     ("crates/pager/src/far/room.rs", "ASK_AGAIN_MAX"),
     ("crates/pager/src/uffd/linux_kernel/order.rs", "CONTESTED"),
     ("crates/providers/src/ibverbs/", ""),
