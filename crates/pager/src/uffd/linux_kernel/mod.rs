@@ -280,7 +280,10 @@ impl Kernel for LinuxKernel {
 
     fn can_evict(&self, space: SpaceId) -> bool {
         let has_hand = |child: &Child| child.hand.is_some();
-        space == SpaceId::OWN || self.children.get(&space).is_some_and(has_hand)
+        match space {
+            SpaceId::OWN => !self.own_closed,
+            _ => self.children.get(&space).is_some_and(has_hand),
+        }
     }
 
     fn move_out(
