@@ -183,7 +183,7 @@ const PACES: [(&str, &str); 15] = [
     ("crates/pager/src/engine/adopt.rs", "ADOPT_AFTER"),
     ("crates/pager/src/engine/strays.rs", "REST_M"),
     ("crates/pager/src/far/room.rs", "ASK_AGAIN_MAX"),
-    ("crates/pager/src/uffd/linux_kernel/order.rs", "CONTESTED"),
+    ("crates/pager/src/order/mod.rs", "CONTESTED"),
     ("crates/providers/src/ibverbs/", ""),
     ("crates/providers/src/proxy/agent/line.rs", "LOOK"),
     ("crates/sim/src/", ""),

@@ -16,6 +16,7 @@ mod entry;
 pub mod far;
 mod frames;
 mod kernel;
+pub mod order;
 mod prefetch;
 mod range_set;
 pub mod replacement;
@@ -32,3 +33,4 @@ pub use frames::FrameIndex;
 pub use kernel::{
     Charge, Departure, EvictError, FillError, FrameMemory, Kernel, PageRange, SpaceId, SpacePage,
 };
+pub use range_set::RangeSet;

@@ -7,32 +7,32 @@ use legato_base::PageNumber;
 
 /// Disjoint ranges, start to end (exclusive).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RangeSet {
+pub struct RangeSet {
     ranges: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             ranges: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn contains(&self, page: PageNumber) -> bool {
+    pub fn contains(&self, page: PageNumber) -> bool {
         self.ranges
             .range(..=page.0)
             .next_back()
             .is_some_and(|(_, &end)| page.0 < end)
     }
 
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = PageRange> {
+    pub fn ranges(&self) -> impl Iterator<Item = PageRange> {
         self.ranges
             .iter()
             .map(|(&start, &end)| PageRange::new(PageNumber(start), end - start))
     }
 
     /// The first range from a page on, or the rest of the one that the page is in.
-    pub(crate) fn range_from(&self, page: PageNumber) -> Option<PageRange> {
+    pub fn range_from(&self, page: PageNumber) -> Option<PageRange> {
         let ends_later = |&(_, &end): &(&u64, &u64)| end > page.0;
         let before = self.ranges.range(..=page.0).next_back();
         let found = before.filter(ends_later);
@@ -41,11 +41,11 @@ impl RangeSet {
         Some(PageRange::new(PageNumber(start), end - start))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    pub(crate) fn insert(&mut self, range: PageRange) {
+    pub fn insert(&mut self, range: PageRange) {
         if range.count == 0 {
             return;
         }
@@ -62,7 +62,7 @@ impl RangeSet {
         self.ranges.insert(start, end);
     }
 
-    pub(crate) fn remove(&mut self, range: PageRange) {
+    pub fn remove(&mut self, range: PageRange) {
         let (start, end) = (range.start.0, range.end().0);
         let touched: Vec<(u64, u64)> = self
             .ranges
@@ -83,7 +83,7 @@ impl RangeSet {
     }
 
     /// What is in the set of `from` moves to `to`, and replaces what was in it there.
-    pub(crate) fn relocate(&mut self, from: PageRange, to: PageNumber) {
+    pub fn relocate(&mut self, from: PageRange, to: PageNumber) {
         if from.count == 0 {
             return;
         }
@@ -100,7 +100,7 @@ impl RangeSet {
     }
 
     /// True if any page of a range is in the set.
-    pub(crate) fn overlaps(&self, range: PageRange) -> bool {
+    pub fn overlaps(&self, range: PageRange) -> bool {
         self.ranges
             .range(..range.end().0)
             .next_back()
@@ -108,7 +108,7 @@ impl RangeSet {
     }
 
     /// The parts of a range that are not in the set.
-    pub(crate) fn missing_from(&self, range: PageRange) -> Vec<PageRange> {
+    pub fn missing_from(&self, range: PageRange) -> Vec<PageRange> {
         let mut missing = Vec::new();
         let mut at = range.start.0;
         let before = self.ranges.range(..=at).next_back().map(|(&s, &e)| (s, e));

@@ -44,7 +44,12 @@ fn pages_leave_forked_children_that_outlive_their_parent() {
         let mut lines: Vec<&str> = output.lines().collect();
         lines.sort_unstable();
         assert_eq!(lines, ["child: done", "child: done", "parent: done"]);
-        assert_eq!(run.stat("far_pages_current"), 0);
+        let left = run.stat("far_pages_current");
+        assert_eq!(
+            left, 0,
+            "errors: {}\nstatistics: {:?}",
+            run.stderr, run.stats
+        );
         run
     };
     // Without eviction in the children each would hold 96 MiB.

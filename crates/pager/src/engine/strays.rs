@@ -7,7 +7,7 @@
 //! so, and of what is announced meanwhile nothing is taken.
 
 use super::Pager;
-use crate::range_set::RangeSet;
+use crate::RangeSet;
 use crate::{Kernel, PageRange, SpaceId, SpacePage};
 use alloc::vec::Vec;
 use core::ops::Bound;

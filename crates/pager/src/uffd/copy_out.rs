@@ -12,7 +12,7 @@ use super::mappings::mapping_of;
 use super::message::Message;
 use super::program::{thread_file, threads_of};
 use super::replaced::Standing;
-use crate::range_set::RangeSet;
+use crate::RangeSet;
 use crate::{Departure, EvictError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceId};
 use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE};

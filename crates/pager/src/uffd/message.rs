@@ -1,4 +1,4 @@
-//! Messages of a userfaultfd.
+//! Messages of a userfaultfd, as the kernel writes them.
 
 use super::Userfaultfd;
 use super::abi;
@@ -10,30 +10,8 @@ use rustix::fd::{FromRawFd, OwnedFd};
 /// `struct uffd_msg` is packed, 32 bytes: an event byte, then from byte 8 three words.
 pub(super) const MESSAGE_SIZE: usize = 32;
 
-/// A missing page, or a change of the address space.
-#[derive(Debug)]
-pub(super) enum Message {
-    /// If `protected`, the page was there when the thread touched it, but write-protected.
-    Fault {
-        page: PageNumber,
-        protected: bool,
-    },
-    Forked {
-        child: Userfaultfd,
-    },
-    Remapped {
-        from: PageRange,
-        to: PageNumber,
-        /// The old place is still mapped, and empty (MREMAP_DONTUNMAP). The kernel does not say so
-        /// here: that it does not announce the end of the old place does (`linux_kernel/order.rs`).
-        kept: bool,
-    },
-    /// The range reads zero until it is written; if `unmapped`, it is no longer registered.
-    Removed {
-        range: PageRange,
-        unmapped: bool,
-    },
-}
+/// What a userfaultfd says; a forked child comes with its own.
+pub(super) type Message = crate::order::Message<Userfaultfd>;
 
 impl Message {
     /// Of one message, as the kernel writes it.
@@ -68,28 +46,6 @@ impl Message {
                 range: PageRange::of_bytes(word(0), word(1)),
                 unmapped: event == 0x16,
             }),
-            _ => None,
-        }
-    }
-
-    /// Where no mapping of those before is any more: it was unmapped, or moved away.
-    pub(super) fn vacated(&self) -> Option<PageRange> {
-        match *self {
-            Self::Removed {
-                range,
-                unmapped: true,
-            } => Some(range),
-            Self::Remapped {
-                from, kept: false, ..
-            } => Some(from),
-            _ => None,
-        }
-    }
-
-    /// Where memory was moved to.
-    pub(super) fn arrival(&self) -> Option<PageRange> {
-        match *self {
-            Self::Remapped { from, to, .. } => Some(PageRange::new(to, from.count)),
             _ => None,
         }
     }

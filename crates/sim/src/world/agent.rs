@@ -18,10 +18,14 @@ const SLEEP_MAX: Duration = Duration::from_millis(250);
 impl World {
     /// When the agent does something next.
     pub(super) fn agent_due(&self) -> Time {
-        let woken = self.provider.has_work() || self.pager.kernel().has_messages();
+        let (now, kernel) = (self.now(), self.pager.kernel());
+        let woken = self.provider.has_work() || kernel.has_messages(now);
         let wanted = match woken {
             true => Time::ZERO,
-            false => self.agent_at.min(self.pager.kernel().alarm_at()),
+            false => self
+                .agent_at
+                .min(kernel.alarm_at())
+                .min(kernel.announced_at(now)),
         };
         wanted.max(self.agent_free_at)
     }
@@ -29,6 +33,7 @@ impl World {
     /// The agent's loop body is that of a real program; what it costs is made up.
     pub(super) fn turn_agent(&mut self, now: Time) -> Result<(), FailureKind> {
         self.agent_turns += 1;
+        self.pager.kernel_mut().set_now(now);
         let incoming = self.pager.kernel_mut().read();
         let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * incoming.faults.len() as u64);
         let mut net = PagerFabric {

@@ -36,6 +36,8 @@ pub struct WorldConfig {
     /// What the program maps.
     pub memory_pages: u64,
     pub threads: usize,
+    /// Of a thousand operations so many move memory.
+    pub moves: u64,
     /// A node that dies half way through; there must be another.
     pub kill_node: Option<usize>,
     pub network: SimNetworkConfig,
@@ -61,6 +63,7 @@ impl Default for WorldConfig {
             cache_pages: 768,
             memory_pages: 3072,
             threads: 3,
+            moves: 10,
             kill_node: None,
             network: SimNetworkConfig {
                 // 4 x 4.2 ms.
@@ -101,6 +104,7 @@ impl WorldConfig {
             cache_pages,
             memory_pages: cache_pages * one_of(&[2, 3, 5]),
             threads: one_of(&[1, 2, 3, 4]) as usize,
+            moves: one_of(&[10, 10, 20, 40]),
             kill_node: (nodes > 1 && one_of(&[0, 1, 2]) == 0).then_some(0),
             standstill: [
                 None,

@@ -9,4 +9,6 @@ pub enum Defect {
     PagesTorn,
     /// What was announced as dropped counts as dropped at once.
     DroppingForgotten,
+    /// What several threads announce counts as done in the order in which it was read.
+    ReadAsDone,
 }

@@ -6,11 +6,12 @@ use super::defect::Defect;
 use super::frames::SimFrames;
 use super::physical::{Page, PhysicalMemory};
 use super::processor::Processor;
-use super::space::{Access, Announced, Space};
+use super::space::{Access, Space};
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Random, Time};
+use legato_pager::order::Message;
 use legato_pager::{
-    Charge, EvictError, FillError, FrameIndex, FrameMemory, Incoming, Kernel, PageRange,
-    SpaceEvent, SpaceId, SpacePage,
+    Charge, EvictError, FillError, FrameIndex, FrameMemory, Incoming, Kernel, PageRange, SpaceId,
+    SpacePage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,17 +40,21 @@ pub struct SimKernel {
     pub(super) woken: Vec<SpacePage>,
     /// Pages that MADV_FREE left and that were written since the last read.
     pub(super) written: Vec<SpacePage>,
-    random: Random,
+    pub(super) random: Random,
+    /// When the agent or a thread does what it does.
+    pub(super) now: Time,
+    /// How long the next change waits to be announced, if a test says so.
+    pub(super) next_delay: Option<Duration>,
     processor: Processor,
     last_space: u32,
     memory: PhysicalMemory,
-    defect: Option<Defect>,
+    pub(super) defect: Option<Defect>,
     attaching: Attaching,
     pub(super) registering: Registering,
     /// What was registered last is not reported in the same turn.
     pub(super) is_late: bool,
     /// Nothing happens by chance: no page is locked for a moment, and every page can be moved.
-    steady: bool,
+    pub(super) steady: bool,
     /// Pages moved, copied and cleared since the agent's time was last counted.
     pub(super) pages_handled: u64,
     /// How often the agent has looked for memory to take charge of.
@@ -62,6 +67,7 @@ impl SimKernel {
     pub fn new(frames: SimFrames, random: Random, defect: Option<Defect>) -> Self {
         let own = Space {
             attached: true,
+            known: true,
             ..Space::default()
         };
         Self {
@@ -71,6 +77,8 @@ impl SimKernel {
             woken: Vec::new(),
             written: Vec::new(),
             random,
+            now: Time::ZERO,
+            next_delay: None,
             processor: Processor::default(),
             last_space: 0,
             defect,
@@ -108,6 +116,7 @@ impl SimKernel {
 
     /// A thread runs.
     pub(super) fn run(&mut self, now: Time) {
+        self.now = now;
         self.processor.run(now, &mut self.random);
     }
 
@@ -153,17 +162,18 @@ impl SimKernel {
         let place = self.space_mut(space);
         place.announced_since(range);
         place.is_watched(range).then(|| {
-            let event = place.report(SpaceEvent::Removed { space, range });
-            place.begin_dropping(event, range);
+            let unmapped = false;
+            let event = self.announce(space, [Message::Removed { range, unmapped }]);
+            self.space_mut(space).begin_dropping(event, range);
             event
         })
     }
 
     pub(super) fn unmap(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
-        let place = self.space_mut(space);
-        place
+        let unmapped = true;
+        self.space_mut(space)
             .unmap(range)
-            .then(|| place.report(SpaceEvent::Removed { space, range }))
+            .then(|| self.announce(space, [Message::Removed { range, unmapped }]))
     }
 
     pub(super) fn remap(
@@ -175,25 +185,25 @@ impl SimKernel {
     ) -> Option<u64> {
         // What is at the new place goes first, with an event of its own.
         let target = PageRange::new(to, from.count + grow);
+        let unmapped = |range| Message::Removed {
+            range,
+            unmapped: true,
+        };
         let place = self.space_mut(space);
-        let replaced = place.unmap(target).then_some(SpaceEvent::Removed {
-            space,
-            range: target,
-        });
-        let mut events = Vec::from_iter(replaced);
+        let mut messages = Vec::from_iter(place.unmap(target).then(|| unmapped(target)));
         let is_watched = place.remap(from, to.0, grow);
         for page in &mut self.written {
             if page.space() == space && from.contains(page.page()) {
                 *page = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
             }
         }
-        let place = self.space_mut(space);
         if is_watched {
             // Moving a mapping ends with unmapping the old one, which is reported as well.
-            events.push(SpaceEvent::Remapped { space, from, to });
-            events.push(SpaceEvent::Removed { space, range: from });
+            let kept = false;
+            messages.push(Message::Remapped { from, to, kept });
+            messages.push(unmapped(from));
         }
-        (!events.is_empty()).then(|| place.report_all(&events))
+        (!messages.is_empty()).then(|| self.announce(space, messages))
     }
 
     pub(super) fn fork(&mut self, parent: SpaceId) -> (SpaceId, Option<u64>) {
@@ -202,7 +212,7 @@ impl SimKernel {
         let place = self.space_mut(parent);
         let mut copy = place.copy();
         let event = (!copy.registered.is_empty())
-            .then(|| place.report(SpaceEvent::Forked { parent, child }));
+            .then(|| self.announce(parent, [Message::Forked { child }]));
         copy.unattachable = self.attaching == Attaching::ByHand || self.happens(UNATTACHABLE_EVERY);
         self.spaces.insert(child, copy);
         (child, event)
@@ -212,7 +222,7 @@ impl SimKernel {
     pub(super) fn end(&mut self, space: SpaceId) {
         let place = self.space_mut(space);
         place.ended = true;
-        place.events.clear();
+        place.announcements.clear();
         place.faults.clear();
         place.present.clear();
         // Of what was never registered the pager does not know.
@@ -241,13 +251,7 @@ impl SimKernel {
     pub(super) fn is_read(&self, space: SpaceId, event: u64) -> bool {
         self.spaces
             .get(&space)
-            .is_none_or(|space| space.events_read >= event)
-    }
-
-    pub(super) fn has_messages(&self) -> bool {
-        self.spaces
-            .values()
-            .any(|space| !space.events.is_empty() || !space.faults.is_empty())
+            .is_none_or(|space| space.announcements.is_over(event))
     }
 
     /// The program writes to a page that MADV_FREE left. Mostly the agent sees it: it protects such
@@ -267,8 +271,8 @@ impl SimKernel {
     /// Sooner or later pages can leave a child whose faults the pager serves.
     fn attach_children(&mut self) {
         for space in self.spaces.values_mut() {
-            let known = !space.registered.is_empty() && space.events.is_empty() && !space.ended;
-            if known
+            let is_ready = space.known && !space.is_changing() && !space.ended;
+            if is_ready
                 && !space.attached
                 && !space.unattachable
                 && self.random.ratio(1, ATTACHED_EVERY)
@@ -406,38 +410,15 @@ impl Kernel for SimKernel {
         &mut self.frames
     }
 
-    /// Reads what waits. A read gives faults before events, so events may stay unread for a while.
     fn read(&mut self) -> Incoming {
-        let mut messages = Incoming {
+        let mut incoming = Incoming {
             written: std::mem::take(&mut self.written),
             ..Incoming::default()
         };
         self.is_late &= self.registering == Registering::ByHand;
         self.attach_children();
-        for (&id, space) in &mut self.spaces {
-            let faults_only = !self.steady && !space.faults.is_empty() && self.random.ratio(1, 4);
-            messages.faults.extend(
-                space
-                    .faults
-                    .drain(..)
-                    .map(|page| SpacePage::new(id, PageNumber(page))),
-            );
-            if faults_only {
-                continue;
-            }
-            while let Some(Announced { event, has_more }) = space.events.pop_front() {
-                space.events_read += 1;
-                let ignored = self.defect == Some(Defect::RemovalsIgnored)
-                    && matches!(event, SpaceEvent::Removed { .. });
-                if !ignored {
-                    messages.events.push(event);
-                }
-                if has_more {
-                    break;
-                }
-            }
-        }
-        messages
+        self.read_messages(&mut incoming);
+        incoming
     }
 
     fn has_backlog(&self) -> bool {
@@ -577,8 +558,10 @@ impl Kernel for SimKernel {
 
     fn is_registered(&self, page: SpacePage) -> bool {
         let number = page.page().0;
-        self.spaces.get(&page.space()).is_some_and(|space| {
-            space.registered.contains(&number) && !space.found.contains_key(&number)
+        let place = self.spaces.get(&page.space());
+        place.is_some_and(|space| match page.space() {
+            SpaceId::OWN => space.armed.contains(page.page()),
+            _ => space.charged.contains(&number),
         })
     }
 

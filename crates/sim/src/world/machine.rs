@@ -2,6 +2,7 @@
 //! compared with what Linux does.
 
 use super::content::{page_of, value_of};
+use super::defect::Defect;
 use super::frames::{Registered, SimFrames};
 use super::kernel::SimKernel;
 use super::program::{Model, Operation, Outcome, State, Step, step};
@@ -51,7 +52,9 @@ impl Machine {
         let pages = memory(frames + 1, PAGE_SIZE);
         let headers = memory(frames + 1, SLOT_HEADER_SIZE);
         let frames = SimFrames::new(frames + 1, pages, headers);
-        let mut kernel = SimKernel::new(frames, Random::from_seed(0), None).steady();
+        // What the kernel says is to be seen as it says it.
+        let as_read = Some(Defect::ReadAsDone);
+        let mut kernel = SimKernel::new(frames, Random::from_seed(0), as_read).steady();
         kernel.add_frames(spare, 1);
         Self {
             kernel,
@@ -173,7 +176,7 @@ impl Machine {
     /// Reads all that the kernel has to say.
     pub fn read(&mut self) -> Incoming {
         let mut all = Incoming::default();
-        while self.kernel.has_messages() {
+        while self.kernel.has_messages(Time::ZERO) {
             let more = self.kernel.read();
             all.events.extend(more.events);
             all.faults.extend(more.faults);

@@ -4,13 +4,15 @@
 //! What is modelled of Linux: missing-page faults, MOVE and its refusals while an event of the
 //! address space is unread, content that `madvise` drops a moment after its event was read or
 //! (MADV_FREE) may drop at any time, zero fill of what the pager is not in charge of, memory that is
-//! registered a while before the pager hears which of its pages are there, fork with
+//! registered a while before the pager hears which of its pages are there, changes that threads announce
+//! when they get to it and in any order (but those that have gathered are read first), fork with
 //! pages that are shared until one writes, children that pages can leave only from some moment on
 //! or never, mremap, pinned, locked and poisoned pages, processes that are killed at any time. What
 //! is not: read-only mappings, and time that locks cost. [`Machine`] is the model by itself, for
 //! the test that compares it with Linux.
 
 mod agent;
+mod announcements;
 mod care;
 mod config;
 mod content;
@@ -23,6 +25,7 @@ mod node;
 mod physical;
 mod processor;
 mod program;
+mod reading;
 mod register;
 mod report;
 mod script;
@@ -57,7 +60,7 @@ pub fn run(config: WorldConfig) -> Result<Report, Failure> {
     let config = config.drawn();
     let mut world = World::new(config)?;
     // A stream of its own: what the program does then does not depend on how it was served.
-    let mut workload = Workload::new(Random::from_seed(!config.seed), config.memory_pages);
+    let mut workload = Workload::new(Random::from_seed(!config.seed), &config);
     let mut random = Random::from_seed(config.seed.rotate_left(32));
     let mut left = config.steps;
     while left > 0 && !world.has_ended() {

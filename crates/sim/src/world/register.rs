@@ -3,7 +3,7 @@
 use super::config::Registering;
 use super::kernel::SimKernel;
 use super::space::{Space, runs};
-use legato_base::PageNumber;
+use legato_base::{PageNumber, Time};
 use legato_pager::{Charge, PageRange, SpaceId};
 
 /// Pages of a mapping that is registered at a time.
@@ -39,9 +39,10 @@ impl SimKernel {
         if self.is_late {
             return;
         }
+        let now = self.now;
         for (&space, place) in &mut self.spaces {
-            if !place.is_changing() && !place.ended {
-                place.say_found(space, into);
+            if !place.is_changing() && !place.order.has_waiting() && !place.ended {
+                place.say_found(space, now, into);
             }
         }
     }
@@ -79,10 +80,14 @@ impl Space {
             .extend(unknown.filter(|page| !self.charged.contains(page)));
     }
 
-    fn say_found(&mut self, space: SpaceId, into: &mut Vec<Charge>) {
+    fn say_found(&mut self, space: SpaceId, now: Time, into: &mut Vec<Charge>) {
         let found = core::mem::take(&mut self.found);
+        if self.armed.is_empty() && !found.is_empty() {
+            self.order.expect_events(now);
+        }
         self.charged.extend(found.keys());
         for range in runs(found.keys(), u64::MAX) {
+            self.armed.insert(range);
             let pages = found.range(range.start.0..range.end().0);
             let resident = pages.filter(|&(_, &is_resident)| is_resident);
             into.push(Charge {

@@ -76,6 +76,26 @@ impl World {
         self.run_until(|world| world.now() >= end)
     }
 
+    /// Does something, and lets everything else go on when it is done and not announced yet: its thread
+    /// gets no processor for so long.
+    ///
+    /// # Errors
+    /// If a check fails.
+    pub fn begin_late(
+        &mut self,
+        thread: usize,
+        operation: Operation,
+        late: Duration,
+    ) -> Result<(), Failure> {
+        self.pager.kernel_mut().next_delay = Some(late);
+        self.begin(thread, operation);
+        let is_done = |world: &Self| {
+            let state = world.thread_states()[thread].1;
+            !matches!(state, State::Running { .. } | State::Faulted { .. })
+        };
+        self.run_until(is_done)
+    }
+
     /// The address space comes to rest: see [`Registering::ByHand`](super::Registering::ByHand).
     pub fn end_registering(&mut self) {
         self.pager.kernel_mut().end_registering();

@@ -1,13 +1,15 @@
 //! One simulated address space: its mappings, the pages that are present, and what its
 //! userfaultfd has to say.
 
+use super::announcements::Announcements;
 use super::physical::{Page, PhysicalMemory};
 use legato_base::PageNumber;
-use legato_pager::{PageRange, SpaceEvent};
+use legato_pager::order::Order;
+use legato_pager::{PageRange, RangeSet, SpaceId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An address space.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Space {
     pub(super) mapped: BTreeSet<u64>,
     pub(super) registered: BTreeSet<u64>,
@@ -32,11 +34,14 @@ pub(super) struct Space {
     pub(super) awaited: Option<Vec<u64>>,
     /// Pages that MADV_FREE left, and that were used again before the agent could see it.
     pub(super) strays: BTreeSet<u64>,
-    /// Events that the pager has not read.
-    pub(super) events: VecDeque<Announced>,
-    /// Events read so far, and reported so far: who caused one waits until it is read.
-    pub(super) events_read: u64,
-    pub(super) events_reported: u64,
+    /// Changes that the pager has not read.
+    pub(super) announcements: Announcements,
+    /// What it has read and not accepted.
+    pub(super) order: Order<SpaceId>,
+    /// What is registered, as far as what was accepted tells.
+    pub(super) armed: RangeSet,
+    /// The pager has heard of it.
+    pub(super) known: bool,
     /// Faults that the pager has not read, one for each thread.
     pub(super) faults: VecDeque<u64>,
     pub(super) ended: bool,
@@ -51,13 +56,6 @@ pub(super) struct Space {
 pub(super) struct Dropping {
     event: u64,
     pub(super) range: PageRange,
-}
-
-/// An event, and whether its call announces another one as soon as it was read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Announced {
-    pub(super) event: SpaceEvent,
-    pub(super) has_more: bool,
 }
 
 /// What an access does.
@@ -93,22 +91,7 @@ impl Space {
 
     /// While an event is unread, nothing can be moved (`mmap_changing` in fs/userfaultfd.c).
     pub(super) fn is_changing(&self) -> bool {
-        !self.events.is_empty()
-    }
-
-    /// Returns the number that `events_read` must reach before its cause goes on.
-    pub(super) fn report(&mut self, event: SpaceEvent) -> u64 {
-        self.report_all(&[event])
-    }
-
-    /// As [`Self::report`], of a call that announces one after the other.
-    pub(super) fn report_all(&mut self, events: &[SpaceEvent]) -> u64 {
-        for (index, &event) in events.iter().enumerate() {
-            let has_more = index + 1 < events.len();
-            self.events.push_back(Announced { event, has_more });
-        }
-        self.events_reported += events.len() as u64;
-        self.events_reported
+        !self.announcements.is_empty()
     }
 
     /// `madvise` has announced that it will drop a range.
@@ -229,7 +212,7 @@ impl Space {
         let last = new.start.0 - 1;
         let pages = new.start.0..new.end().0;
         self.mapped.extend(pages.clone());
-        for set in [&mut self.registered, &mut self.charged, &mut self.locked] {
+        for set in [&mut self.registered, &mut self.locked] {
             if set.contains(&last) {
                 set.extend(pages.clone());
             }
@@ -266,6 +249,14 @@ impl Space {
     /// Whoever waits for a page tries again; unread messages of theirs vanish.
     pub(super) fn wake(&mut self, page: u64) {
         self.faults.retain(|&waiting| waiting != page);
+    }
+
+    pub(super) fn mapped(&self) -> RangeSet {
+        let mut mapped = RangeSet::new();
+        self.mappings()
+            .into_iter()
+            .for_each(|range| mapped.insert(range));
+        mapped
     }
 
     /// Runs of mapped pages.

@@ -1,5 +1,6 @@
 //! What the program of a seed does.
 
+use super::config::WorldConfig;
 use super::program::{Operation, State};
 use legato_base::{PageNumber, Random};
 use legato_pager::{PageRange, SpaceId};
@@ -36,6 +37,7 @@ enum Walk {
 pub(super) struct Workload {
     random: Random,
     memory_pages: u64,
+    moves: u64,
     mappings: BTreeMap<SpaceId, Vec<PageRange>>,
     /// Address ranges that were unmapped and may be used again.
     vacant: Vec<PageRange>,
@@ -43,6 +45,8 @@ pub(super) struct Workload {
     walks: Vec<Walk>,
     /// What each thread was given last. Its effect on the mappings counts once it has ended.
     given: Vec<Option<(SpaceId, Operation)>>,
+    /// The place that this has given up is among the vacant ones.
+    is_vacated: Vec<bool>,
     pinned: Vec<PageNumber>,
     /// One range of each space that is locked for a while.
     locked: BTreeMap<SpaceId, PageRange>,
@@ -50,15 +54,17 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    pub(super) fn new(random: Random, memory_pages: u64) -> Self {
+    pub(super) fn new(random: Random, config: &WorldConfig) -> Self {
         Self {
             random,
-            memory_pages,
+            memory_pages: config.memory_pages,
+            moves: config.moves,
             mappings: BTreeMap::new(),
             vacant: Vec::new(),
             next_address: 0x10_0000,
             walks: Vec::new(),
             given: Vec::new(),
+            is_vacated: Vec::new(),
             pinned: Vec::new(),
             locked: BTreeMap::new(),
             last_value: 0,
@@ -81,6 +87,7 @@ impl Workload {
 
     /// What the thread was given last has ended.
     pub(super) fn ended(&mut self, thread: usize) {
+        self.vacate(thread);
         let given = self.given.get_mut(thread).and_then(Option::take);
         let Some((space, operation)) = given else {
             return;
@@ -88,16 +95,22 @@ impl Workload {
         let mapped = match operation {
             Operation::Map(range) => range,
             Operation::Remap { from, to, grow } => PageRange::new(to, from.count + grow),
-            Operation::Unmap(range) => {
-                // In a child the same addresses may be mapped still, or again.
-                if space == SpaceId::OWN {
-                    self.vacant.push(range);
-                }
-                return;
-            }
             _ => return,
         };
         self.mappings.entry(space).or_default().push(mapped);
+    }
+
+    /// What the thread has unmapped or moved has left its place. The kernel hands that out again
+    /// before it has announced this.
+    fn vacate(&mut self, thread: usize) {
+        let given = self.given.get(thread).copied().flatten();
+        // In a child the same addresses may be mapped still, or again.
+        if let Some((SpaceId::OWN, operation)) = given
+            && let Operation::Unmap(range) | Operation::Remap { from: range, .. } = operation
+            && !std::mem::replace(&mut self.is_vacated[thread], true)
+        {
+            self.vacant.push(range);
+        }
     }
 
     /// The next thing for a thread; `threads` are all of them with their spaces.
@@ -107,6 +120,11 @@ impl Workload {
         space: SpaceId,
         threads: &[(SpaceId, State)],
     ) -> Operation {
+        for (thread, (_, state)) in threads.iter().enumerate() {
+            if matches!(state, State::Announced { .. }) {
+                self.vacate(thread);
+            }
+        }
         let operation = if space == SpaceId::OWN {
             self.next_of_program(thread, threads)
         } else {
@@ -114,8 +132,10 @@ impl Workload {
         };
         if self.given.len() <= thread {
             self.given.resize(thread + 1, None);
+            self.is_vacated.resize(thread + 1, false);
         }
         self.given[thread] = Some((space, operation));
+        self.is_vacated[thread] = false;
         operation
     }
 
@@ -136,12 +156,17 @@ impl Workload {
         if mapped == 0 || mapped < self.memory_pages && self.random.ratio(1, 4) {
             return self.map(space);
         }
+        // Whoever gives up memory is followed by others more often than by chance, so that some get
+        // its place.
+        let moves = self.moves * if gives_up(space, threads) { 25 } else { 1 };
+        if self.random.ratio(moves, 1000) {
+            return self.remap(space, threads);
+        }
         match self.random.below(1000) {
             0..25 => self.drop_content(space, threads),
             25..32 => self.unmap(space, threads),
-            32..42 => self.remap(space, threads),
-            42..46 => self.lock_or_unlock(space),
-            46..50 if self.children(threads) < CHILDREN_MAX => Operation::Fork,
+            32..36 => self.lock_or_unlock(space),
+            36..40 if self.children(threads) < CHILDREN_MAX => Operation::Fork,
             _ => self.touch(thread, space, threads),
         }
     }
@@ -263,13 +288,25 @@ impl Workload {
             return Operation::Read(from.start);
         }
         let grow = self.random.below(2) * self.random.below(20);
-        let to = self.fresh(from.count + grow);
+        let to = self.place(space, from.count + grow);
         self.cut(space, from);
-        Operation::Remap {
-            from,
-            to: to.start,
-            grow,
+        Operation::Remap { from, to, grow }
+    }
+
+    /// For so many pages: where memory was until lately, if it is large enough.
+    fn place(&mut self, space: SpaceId, count: u64) -> PageNumber {
+        let reuse = space == SpaceId::OWN && self.random.ratio(2, 3);
+        let is_enough = |vacant: &PageRange| vacant.count >= count;
+        let found = self.vacant.iter().rposition(is_enough);
+        let Some(found) = found.filter(|_| reuse) else {
+            return self.fresh(count).start;
+        };
+        let place = self.vacant.remove(found);
+        if place.count > count {
+            let rest = PageRange::new(place.start.plus(count), place.count - count);
+            self.vacant.insert(found, rest);
         }
+        place.start
     }
 
     /// Takes a part out of the mapping that it lies in.
@@ -374,6 +411,16 @@ impl Workload {
     pub(super) fn take_mapping(&mut self) -> Option<PageRange> {
         self.mappings.get_mut(&SpaceId::OWN)?.pop()
     }
+}
+
+/// True if a thread has given up memory and waits until that was read.
+fn gives_up(space: SpaceId, threads: &[(SpaceId, State)]) -> bool {
+    threads.iter().any(|&(other, state)| {
+        let State::Announced { operation, .. } = state else {
+            return false;
+        };
+        other == space && matches!(operation, Operation::Unmap(_) | Operation::Remap { .. })
+    })
 }
 
 /// True if an unfinished operation of the space concerns the range.

@@ -4,6 +4,7 @@
     reason = "a step that fails is the test's failure"
 )]
 
+mod announcements;
 mod damaged;
 mod families;
 mod memory;

@@ -98,7 +98,7 @@ impl<G: ProviderGlue> Agent<G> {
     /// Serves until the program no longer uses this memory and no forked child does.
     pub fn run(mut self) {
         let mut active_at = now();
-        while !(self.program_gone && self.pager.children() == 0) {
+        while !self.is_done() {
             let Round { worked, deadline } = self.turn();
             let time = now();
             if worked {
@@ -124,6 +124,12 @@ impl<G: ProviderGlue> Agent<G> {
         let _ = self.fabric.disconnect_all(&mut self.provider);
         // If this fails the supervisor is gone, and nobody waits for it.
         let _ = self.supervisor.send(AgentMessageBody::Done, &[]);
+    }
+
+    /// True once nobody uses this memory. A child may be among what was read and waits.
+    fn is_done(&self) -> bool {
+        let waits = self.pager.kernel().has_waiting();
+        self.program_gone && self.pager.children() == 0 && !waits
     }
 
     /// Reads what the kernel says, serves it, and lets the pager work.

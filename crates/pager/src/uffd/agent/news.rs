@@ -60,6 +60,13 @@ impl<G: ProviderGlue> Agent<G> {
                     .to_string(),
             );
         }
+        if self.pager.kernel_mut().take_unclear_fork() {
+            self.fatal(
+                "a thread forked while others moved or unmapped memory, and the child has changed \
+                 its own before it could be told which came first; going on could show wrong memory"
+                    .to_string(),
+            );
+        }
         if let Some(page) = self.pager.kernel_mut().take_lost_touched() {
             self.end_for_lost(page);
         }

@@ -271,3 +271,22 @@ fn a_hand_that_has_ended_is_noticed() {
     assert!(!hand.is_there() && !hand.is_needed());
     assert_eq!(hand.prepare(&family.child, 1), Err(HandError::Gone));
 }
+
+#[test]
+fn m14_a_child_says_what_it_has_inherited() {
+    let family = Family::new("inherited");
+    let last = PageRange::new(PageNumber::containing(family.start).plus(PAGES - 1), 1);
+    let address = last.start.address();
+    let unmapping = std::thread::spawn(move || {
+        // SAFETY: the page is this test's, and nobody uses it.
+        unsafe { rustix::mm::munmap(address as *mut _, PAGE_SIZE) }
+    });
+    while family.own.read_one().is_none() {
+        std::thread::yield_now();
+    }
+    unmapping.join().unwrap().unwrap();
+    assert_eq!(family.own.is_registered(last), Ok(false));
+    assert_eq!(family.child.is_registered(last), Ok(true));
+    // It has this too, and it was never registered.
+    assert_eq!(family.child.is_registered(family.staging), Ok(false));
+}

@@ -1,5 +1,6 @@
 //! Forked children: their userfaultfds, their hands, and pages that leave and enter them.
 
+use super::accept::Order;
 use super::child_ranges::ChildRanges;
 use super::refused::Refused;
 use super::thread_blocks::ThreadBlocks;
@@ -222,6 +223,8 @@ impl LinuxKernel {
             child.hand = None;
             self.shared.forget();
         }
-        child.context.is_alive()
+        // A child of its own may be among what waits.
+        let waits = self.order.get(&space).is_some_and(Order::has_waiting);
+        child.context.is_alive() || waits
     }
 }

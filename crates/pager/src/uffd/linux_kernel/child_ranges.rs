@@ -1,7 +1,7 @@
 //! Ranges of a forked child, as far as its messages tell.
 
 use crate::PageRange;
-use crate::range_set::RangeSet;
+use crate::RangeSet;
 use crate::uffd::message::Message;
 use alloc::vec::Vec;
 

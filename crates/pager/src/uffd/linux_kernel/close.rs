@@ -2,7 +2,7 @@
 
 use super::LinuxKernel;
 use crate::PageRange;
-use crate::range_set::RangeSet;
+use crate::RangeSet;
 use crate::uffd::mappings::mapping_of;
 use alloc::vec::Vec;
 use legato_base::PAGE_SHIFT;

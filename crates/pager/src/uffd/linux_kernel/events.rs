@@ -1,16 +1,18 @@
 //! Messages of the address spaces: faults, and changes that the pager must follow.
 
 use super::LinuxKernel;
-use super::child::Child;
-use super::child_ranges::ChildRanges;
-use super::order::{Batch, Sequence};
+use super::accept::Batch;
+use super::newborn::Newborn;
+use crate::order::{Sequence, pages_given_up, pages_in_question};
 use crate::uffd::Userfaultfd;
+use crate::uffd::mappings::mapping_of;
 use crate::uffd::message::Message;
 use crate::uffd::program::threads_of;
-use crate::{Incoming, Kernel, PageRange, SpaceEvent, SpaceId, SpacePage};
+use crate::{Incoming, Kernel, PageRange, RangeSet, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
+use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 
 impl LinuxKernel {
@@ -81,7 +83,43 @@ impl LinuxKernel {
                 ready.sequence
             };
         }
+        self.ask_children(space, &mut batch);
         batch
+    }
+
+    /// Asks the children of forks that others were read with what they have inherited.
+    fn ask_children(&mut self, space: SpaceId, batch: &mut Batch) {
+        let Some(armed) = self.armed(space) else {
+            return;
+        };
+        let messages = &batch.messages;
+        let forks = || messages.iter().filter_map(Message::child);
+        // At once, and what takes longer to find afterwards.
+        let mut pages = pages_in_question(messages, armed);
+        if pages.is_empty() {
+            return;
+        }
+        let mut newborns: Vec<Newborn> = forks().map(|child| Newborn::ask(child, &pages)).collect();
+        let mapped = || self.mapped(space).unwrap_or_else(|| armed.clone());
+        pages = pages_given_up(messages, armed, mapped);
+        for (child, newborn) in forks().zip(&mut newborns) {
+            newborn.ask_more(child, &pages);
+        }
+        for (child, newborn) in forks().zip(newborns) {
+            self.unclear_fork |= newborn.is_unclear();
+            self.newborns
+                .insert(child.fd().as_raw_fd(), newborn.changes);
+            batch.inheritances.push(newborn.inherited);
+        }
+    }
+
+    /// What is mapped in a space. None if that cannot be read.
+    fn mapped(&self, space: SpaceId) -> Option<RangeSet> {
+        let maps = self.residency_of(space)?.maps()?;
+        let mut mapped = RangeSet::new();
+        let mappings = maps.lines().filter_map(mapping_of);
+        mappings.for_each(|mapping| mapped.insert(mapping));
+        Some(mapped)
     }
 
     /// A move came between looking for one and reading.
@@ -97,72 +135,6 @@ impl LinuxKernel {
         core::iter::once(&self.own)
             .chain(self.children.values().map(|child| &child.context))
             .for_each(Userfaultfd::wake_all);
-    }
-
-    pub(super) fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
-        if let Some(child) = self.children.get_mut(&space) {
-            child.ranges.follow(&message);
-        }
-        match message {
-            Message::Fault {
-                page,
-                protected: true,
-            } => {
-                self.end_protection(space, page);
-                incoming.written.push(SpacePage::new(space, page));
-            }
-            Message::Fault {
-                page,
-                protected: false,
-            } => incoming.faults.push(SpacePage::new(space, page)),
-            Message::Forked { child } => {
-                let left_out = self.left_out_by_fork(space);
-                let armed = self.armed(space).cloned().unwrap_or_default();
-                self.last_space = next_space(self.last_space, &self.children);
-                let id = SpaceId(self.last_space);
-                let ranges = ChildRanges::inherited(armed, left_out.wiped);
-                self.children.insert(id, Child::new(child, ranges));
-                incoming.children.push(id);
-                incoming.events.push(SpaceEvent::Forked {
-                    parent: space,
-                    child: id,
-                });
-                let removed = |range| SpaceEvent::Removed { space: id, range };
-                incoming
-                    .events
-                    .extend(left_out.ranges.into_iter().map(removed));
-            }
-            Message::Remapped { from, to, kept } => {
-                if space == SpaceId::OWN {
-                    // What the pager is not in charge of yet is found again where it is now.
-                    self.registered.relocate(from, to);
-                    if kept {
-                        self.registered.insert(from);
-                    }
-                }
-                incoming
-                    .events
-                    .push(SpaceEvent::Remapped { space, from, to });
-            }
-            Message::Removed {
-                range,
-                unmapped: true,
-            } => {
-                if space == SpaceId::OWN {
-                    self.registered.remove(range);
-                }
-                incoming.events.push(SpaceEvent::Removed { space, range });
-            }
-            Message::Removed {
-                range,
-                unmapped: false,
-            } => {
-                if self.can_evict(space) {
-                    self.unwatched.push((space, range));
-                }
-                incoming.events.push(SpaceEvent::Removed { space, range });
-            }
-        }
     }
 
     pub(super) fn forget_registered(&mut self, space: SpaceId, range: PageRange) {
@@ -192,7 +164,7 @@ impl LinuxKernel {
     /// A thread waits to write to a page that was protected when it left, when it stayed, when it
     /// was to be dropped, or when the child was forked: by now the agent has no need of the
     /// protection. If the page is missing, the thread faults again.
-    fn end_protection(&mut self, space: SpaceId, page: PageNumber) {
+    pub(super) fn end_protection(&mut self, space: SpaceId, page: PageNumber) {
         let Some(context) = self.space(space) else {
             return;
         };
@@ -238,7 +210,7 @@ fn read_changes(context: &Userfaultfd, count: usize, into: &mut Vec<Message>) {
 
 /// The next number that no child has, round and round: one that was in use lately may still be in
 /// somebody's mind.
-fn next_space<T>(last: u32, children: &BTreeMap<SpaceId, T>) -> u32 {
+pub(super) fn next_space<T>(last: u32, children: &BTreeMap<SpaceId, T>) -> u32 {
     let all = SpaceId::OWN.0 + 1..SpaceId::END;
     let from = last.saturating_add(1).clamp(all.start, all.end);
     (from..all.end)

@@ -6,7 +6,7 @@
 //! or unmaps in the same moment may be seen or not.
 
 use super::LinuxKernel;
-use crate::range_set::RangeSet;
+use crate::RangeSet;
 use crate::uffd::mappings::{FlagReader, Flags};
 use crate::uffd::residency::Residency;
 use crate::{PageRange, SpaceId};

@@ -9,8 +9,8 @@
 //! order in which they were queued.
 
 use super::LinuxKernel;
-use super::order::Sequence;
 use crate::SpaceId;
+use crate::order::Sequence;
 use crate::uffd::agent::now;
 use crate::uffd::context::MESSAGES_MAX;
 use crate::uffd::program::{is_readable, thread_file, threads_of};

@@ -1,5 +1,6 @@
 //! [`Kernel`] on Linux.
 
+mod accept;
 mod child;
 mod child_ranges;
 mod close;
@@ -8,7 +9,7 @@ mod events;
 mod fork;
 mod frames;
 mod gather;
-mod order;
+mod newborn;
 mod own;
 mod refused;
 mod register;
@@ -26,11 +27,11 @@ use super::processor_clock::ProcessorClock;
 use super::residency::Residency;
 use super::transfer::surely;
 use super::{Layout, Userfaultfd};
-use crate::range_set::RangeSet;
 use crate::{
-    Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId,
-    SpacePage,
+    Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, RangeSet,
+    SpaceId, SpacePage,
 };
+use accept::Order;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use child::Child;
@@ -38,10 +39,9 @@ use dropped::Dropping;
 use gather::Gathering;
 use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_verbs::MemoryRegion;
-use order::Order;
 use refused::Refused;
 use resident::Shared;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use survey::Survey;
@@ -94,6 +94,10 @@ pub(super) struct LinuxKernel {
     lost_touched: Option<SpacePage>,
     /// The program forked, and what its child does not get could not be read.
     unreadable: bool,
+    /// A child could not be asked what it has inherited.
+    unclear_fork: bool,
+    /// What was read of children, by their descriptors, before their forks are accepted.
+    newborns: BTreeMap<RawFd, Vec<Message>>,
     foreign: Foreign,
 }
 
@@ -174,6 +178,8 @@ impl LinuxKernel {
             damaged: None,
             lost_touched: None,
             unreadable: false,
+            unclear_fork: false,
+            newborns: BTreeMap::new(),
             foreign: Foreign::default(),
         })
     }
@@ -224,6 +230,11 @@ impl LinuxKernel {
             self.foreign = Foreign::Said;
         }
         seen
+    }
+
+    /// True, once, if what a forked child has inherited cannot be told.
+    pub(super) const fn take_unclear_fork(&mut self) -> bool {
+        core::mem::replace(&mut self.unclear_fork, false)
     }
 
     /// True once, after a child may have got what it was not to get.

@@ -1,7 +1,7 @@
 //! Memory that cannot be registered for the moment.
 
 use crate::PageRange;
-use crate::range_set::RangeSet;
+use crate::RangeSet;
 use alloc::vec::Vec;
 use legato_base::{Duration, Time};
 

@@ -3,7 +3,7 @@
 use super::refused::Refused;
 use super::survey::Survey;
 use super::{Foreign, LinuxKernel};
-use crate::range_set::RangeSet;
+use crate::RangeSet;
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
 use crate::uffd::eligible::{Region, eligible_mappings, regions};

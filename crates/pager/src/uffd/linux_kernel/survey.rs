@@ -9,7 +9,7 @@
 
 use super::LinuxKernel;
 use super::register::unregistered;
-use crate::range_set::RangeSet;
+use crate::RangeSet;
 use crate::uffd::message::Message;
 use crate::{Charge, SpaceId};
 use alloc::vec::Vec;

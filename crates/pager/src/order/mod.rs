@@ -8,7 +8,7 @@
 //! that. So:
 //!
 //! * What is read at once of several threads is of different ones, and what came before any of it is in
-//!   it or was read earlier ([`super::gather`]). So it has one order, but for mappings that grew
+//!   it or was read earlier (`uffd::linux_kernel::gather`). So it has one order, but for mappings that grew
 //!   meanwhile, which nobody announces ([`untangled`]). One thread announces in order, and as soon as
 //!   it has been read it announces more: that stays as it was read.
 //! * That the old place of a move is unmapped says nothing that the move did not say, and is expected
@@ -19,6 +19,9 @@
 //! * A call that announces several times was done before its first announcement was read, and so before
 //!   what came to a place that it says to be given up at the next reading: who has moved memory there has
 //!   not even returned from the call by then ([`in_order_of_doing`]).
+//! * A fork beside changes of other threads comes where what the child has inherited says that it does
+//!   ([`pages_in_question`]). What was announced as dropped is dropped after that was read, and so after
+//!   all forks that were read with it.
 //! * Only where something had to be read before all was there (a thread that gets no CPU, a move that was
 //!   announced after it had been looked for) is what was read put in order, by what is known to be mapped:
 //!   nothing is moved from where nothing is, or to where something is ([`put_in_order`]).
@@ -26,19 +29,19 @@
 //! Not all can be told apart: a mapping that grows to where another was, and is cut again, before that
 //! one's thread has announced its move. That is taken as it seems most likely.
 
+mod forks;
+mod message;
 mod repair;
 
-use super::LinuxKernel;
-use crate::range_set::RangeSet;
-use crate::uffd::Userfaultfd;
-use crate::uffd::agent::now;
-use crate::uffd::message::Message;
-use crate::{Incoming, PageRange, SpaceId};
+use crate::PageRange;
+use crate::RangeSet;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::cell::Cell;
+pub use forks::{Inheritance, pages_given_up, pages_in_question};
+use forks::{forks_first, place_fork};
 use legato_base::{Duration, Time};
+pub use message::Message;
 use repair::{in_order_of_doing, is_move, put_in_order, untangled};
 
 /// So many messages wait at most. Threads that change the address space all the time and never wait
@@ -49,13 +52,13 @@ const WAITING_MAX: usize = 512;
 /// agent has begun to read events, when nothing is known yet.
 const CONTESTED: Duration = Duration::from_secs(1);
 
-/// What is to be kept in mind of the events of one space.
-#[derive(Debug, Default)]
-pub(super) struct Order {
+/// What is to be kept in mind of the events of one space. Of a forked child they have a `C`.
+#[derive(Debug)]
+pub struct Order<C> {
     /// Messages that were read and not accepted.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Waiting<C>>,
     /// Those that can be accepted, before all that wait.
-    ready: VecDeque<Message>,
+    ready: VecDeque<Message<C>>,
     /// Counts readings that brought changes.
     readings: u64,
     /// Something was read before all that came before it.
@@ -68,22 +71,36 @@ pub(super) struct Order {
 
 /// A message, and which of the readings brought it.
 #[derive(Debug)]
-struct Waiting {
-    message: Message,
+struct Waiting<C> {
+    message: Message<C>,
+    reading: u64,
     /// None if its order says more than the reading.
     simultaneous: Option<u64>,
+    /// It waits until no event is missing.
+    held: bool,
+    /// Of a fork that others were read with, what the child has inherited.
+    inheritance: Inheritance,
+}
+
+impl<C> Waiting<C> {
+    const fn is_in_question(&self) -> bool {
+        !self.inheritance.is_empty()
+    }
 }
 
 /// Messages that were read at once.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) messages: Vec<Message>,
-    pub(super) sequence: Sequence,
+#[derive(Debug)]
+pub struct Batch<C> {
+    pub messages: Vec<Message<C>>,
+    pub sequence: Sequence,
+    /// Of each fork among them what the child has inherited; none if nothing is in question
+    /// ([`pages_in_question`]).
+    pub inheritances: Vec<Inheritance>,
 }
 
 /// What the order is worth in which messages were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Sequence {
+pub enum Sequence {
     /// It is the order of what they tell of: they are one thread's, or tell of no moves.
     AsDone,
     /// Each is of another thread. What was done before is in them or was read earlier.
@@ -93,86 +110,75 @@ pub(super) enum Sequence {
     Incomplete,
 }
 
-impl From<Message> for Batch {
-    fn from(message: Message) -> Self {
+impl<C> Default for Batch<C> {
+    fn default() -> Self {
+        Self {
+            messages: Vec::new(),
+            sequence: Sequence::default(),
+            inheritances: Vec::new(),
+        }
+    }
+}
+
+impl<C> From<Message<C>> for Batch<C> {
+    fn from(message: Message<C>) -> Self {
         Self {
             messages: vec![message],
             sequence: Sequence::AsDone,
+            inheritances: Vec::new(),
         }
     }
 }
 
-impl LinuxKernel {
-    /// Takes messages of a space that were read at once.
-    pub(super) fn receive(&mut self, space: SpaceId, batch: Batch) {
-        if batch.messages.is_empty() {
-            return;
+impl<C> Default for Order<C> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            ready: VecDeque::new(),
+            readings: 0,
+            incomplete: false,
+            echoes: Vec::new(),
+            contested_until: Time::ZERO,
         }
-        self.follow_survey(space, &batch.messages);
-        self.order.entry(space).or_default().receive(batch, now());
     }
+}
 
-    /// Accepts what was received of a space in the order of what it tells of; some may have to wait.
-    pub(super) fn accept_in_order(&mut self, space: SpaceId, incoming: &mut Incoming) {
-        let mut order = self.order.remove(&space).unwrap_or_default();
-        let settled = Cell::new(false);
-        while let Some(armed) = self.armed(space) {
-            let is_changing = || {
-                let changing = self.space_is_changing(space);
-                settled.set(settled.get() || !changing);
-                changing
-            };
-            let Some(message) = order.next(armed, is_changing) else {
-                break;
-            };
-            self.accept(space, message, incoming);
-        }
-        if settled.get() {
-            self.settle_survey(space);
-        }
-        let is_waited_for = !order.echoes.is_empty() || self.surveys.contains_key(&space);
-        if order.waiting.is_empty() && is_waited_for && !self.space_is_changing(space) {
-            order.echoes.clear();
-            self.settle_survey(space);
-        }
-        self.order.insert(space, order);
-    }
-
-    pub(super) fn space_is_changing(&self, space: SpaceId) -> bool {
-        self.space(space).is_some_and(Userfaultfd::is_changing)
-    }
-
-    /// Pages came or went, so no event is missing.
-    pub(super) fn note_settled(&mut self, space: SpaceId) {
-        if let Some(order) = self.order.get_mut(&space) {
-            order.echoes.clear();
-        }
-        self.settle_survey(space);
-    }
-
+impl<C> Order<C> {
     /// True if threads of the space may be moving memory at the same time.
-    pub(super) fn is_contested(&self, space: SpaceId) -> bool {
-        let order = self.order.get(&space);
-        order.is_some_and(|order| now() < order.contested_until)
+    pub fn is_contested(&self, now: Time) -> bool {
+        now < self.contested_until
     }
 
-    /// The first memory of a space has been registered.
-    pub(super) fn expect_events(&mut self, space: SpaceId) {
-        let order = self.order.entry(space).or_default();
-        order.contested_until = now() + CONTESTED;
+    /// The first memory of the space has been registered.
+    pub fn expect_events(&mut self, now: Time) {
+        self.contested_until = now + CONTESTED;
     }
 
     /// True if messages wait until no other is missing.
-    pub(super) fn has_waiting(&self) -> bool {
-        self.order.values().any(|order| !order.waiting.is_empty())
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
-}
 
-impl Order {
+    /// True if old places of moves are expected to be announced as unmapped.
+    pub fn expects_echoes(&self) -> bool {
+        !self.echoes.is_empty()
+    }
+
+    /// No event is missing.
+    pub fn settle(&mut self) {
+        self.echoes.clear();
+    }
+
     /// Takes messages that were read at once.
-    fn receive(&mut self, batch: Batch, now: Time) {
-        let Batch { messages, sequence } = batch;
-        let is_change = |message: &Message| !matches!(message, Message::Fault { .. });
+    pub fn receive(&mut self, batch: Batch<C>, now: Time) {
+        let Batch {
+            messages,
+            sequence,
+            inheritances,
+        } = batch;
+        let held = !inheritances.is_empty();
+        let mut inheritances = inheritances.into_iter();
+        let is_change = |message: &Message<C>| !matches!(message, Message::Fault { .. });
         let has_changes = messages.iter().any(is_change);
         self.incomplete |= sequence == Sequence::Incomplete && has_changes;
         self.readings += u64::from(has_changes);
@@ -184,7 +190,7 @@ impl Order {
             Sequence::Simultaneous => untangled(messages),
             Sequence::AsDone | Sequence::Incomplete => messages,
         };
-        for message in messages {
+        for message in forks_first(messages) {
             match message {
                 Message::Remapped { from, .. } => self.echoes.push(from),
                 Message::Removed {
@@ -198,20 +204,28 @@ impl Order {
                 }
                 _ => {}
             }
+            let inheritance = match message {
+                Message::Forked { .. } => inheritances.next().unwrap_or_default(),
+                _ => Inheritance::new(),
+            };
             self.waiting.push_back(Waiting {
+                held: held && is_change(&message),
                 message,
+                reading: self.readings,
                 simultaneous,
+                inheritance,
             });
         }
     }
 
     /// The next message to accept, if any can be. `armed` is what is registered as far as the
     /// messages accepted so far tell.
-    fn next(&mut self, armed: &RangeSet, is_changing: impl Fn() -> bool) -> Option<Message> {
+    pub fn next(&mut self, armed: &RangeSet, is_changing: impl Fn() -> bool) -> Option<Message<C>> {
         if let Some(message) = self.ready.pop_front() {
             return Some(message);
         }
-        if !is_move(&self.waiting.front()?.message) {
+        let front = self.waiting.front()?;
+        if !is_move(&front.message) && !front.held {
             return Some(self.waiting.pop_front()?.message);
         }
         let is_settled = !is_changing();
@@ -221,12 +235,17 @@ impl Order {
         if is_settled {
             self.mark_kept();
         }
-        let mut ordered = in_order_of_doing(core::mem::take(&mut self.waiting));
+        let waiting = core::mem::take(&mut self.waiting).into_iter();
+        let (forks, others): (Vec<_>, _) = waiting.partition(Waiting::is_in_question);
+        let mut ordered = in_order_of_doing(others.into());
         if self.incomplete {
             put_in_order(&mut ordered, armed);
             self.incomplete = !is_settled;
         }
-        self.ready = ordered.into();
+        for fork in forks {
+            place_fork(&mut ordered, fork, armed);
+        }
+        self.ready = ordered.into_iter().map(|waiting| waiting.message).collect();
         self.ready.pop_front()
     }
 

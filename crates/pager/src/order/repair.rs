@@ -1,17 +1,14 @@
 //! What can be told of the order of changes from what they say.
 
-use super::Waiting;
-use crate::PageRange;
-use crate::range_set::RangeSet;
-use crate::uffd::message::Message;
+use super::{Message, Waiting};
+use crate::{PageRange, RangeSet};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Messages in the order of what they tell of. It is that of the readings, but for calls that announce
 /// several times.
-pub(super) fn in_order_of_doing(messages: VecDeque<Waiting>) -> Vec<Message> {
-    let ordered = by_precedence(messages, goes_before).into_iter();
-    ordered.map(|waiting| waiting.message).collect()
+pub(super) fn in_order_of_doing<C>(messages: VecDeque<Waiting<C>>) -> Vec<Waiting<C>> {
+    by_precedence(messages, goes_before)
 }
 
 /// Takes one after the other the first that none of the rest goes before.
@@ -31,7 +28,7 @@ fn by_precedence<T>(
     ordered
 }
 
-fn goes_before(messages: &VecDeque<Waiting>, one: usize, other: usize) -> bool {
+fn goes_before<C>(messages: &VecDeque<Waiting<C>>, one: usize, other: usize) -> bool {
     let (first, second) = (&messages[one], &messages[other]);
     let is_earlier = one < other && concerns(&first.message, &second.message);
     overtakes(first, second) || is_earlier && !overtakes(second, first)
@@ -39,7 +36,7 @@ fn goes_before(messages: &VecDeque<Waiting>, one: usize, other: usize) -> bool {
 
 /// What has come to a place at one reading cannot be given up at the next: the thread that moved it is
 /// not back from its call. So what was given up was there before.
-fn overtakes(one: &Waiting, other: &Waiting) -> bool {
+fn overtakes<C>(one: &Waiting<C>, other: &Waiting<C>) -> bool {
     let (Some(reading), Some(before)) = (one.simultaneous, other.simultaneous) else {
         return false;
     };
@@ -51,7 +48,7 @@ fn overtakes(one: &Waiting, other: &Waiting) -> bool {
 }
 
 /// Does it matter which of the two comes first?
-fn concerns(one: &Message, other: &Message) -> bool {
+pub(super) fn concerns<C>(one: &Message<C>, other: &Message<C>) -> bool {
     if matches!(other, Message::Fault { .. } | Message::Forked { .. })
         || matches!(one, Message::Forked { .. })
     {
@@ -64,7 +61,7 @@ fn concerns(one: &Message, other: &Message) -> bool {
         .any(|place| touched.iter().flatten().any(|other| place.overlaps(*other)))
 }
 
-fn places(message: &Message) -> [Option<PageRange>; 2] {
+fn places<C>(message: &Message<C>) -> [Option<PageRange>; 2] {
     match *message {
         Message::Remapped { from, .. } => [Some(from), message.arrival()],
         Message::Removed { range, .. } => [Some(range), None],
@@ -74,7 +71,7 @@ fn places(message: &Message) -> [Option<PageRange>; 2] {
 
 /// Messages of different threads, each of which waits with its own. So what comes to a place came after
 /// all that others say of that place.
-pub(super) fn untangled(messages: Vec<Message>) -> Vec<Message> {
+pub(super) fn untangled<C>(messages: Vec<Message<C>>) -> Vec<Message<C>> {
     if !messages.iter().any(is_move) {
         return messages;
     }
@@ -83,12 +80,12 @@ pub(super) fn untangled(messages: Vec<Message>) -> Vec<Message> {
     })
 }
 
-pub(super) const fn is_move(message: &Message) -> bool {
+pub(super) const fn is_move<C>(message: &Message<C>) -> bool {
     matches!(message, Message::Remapped { .. })
 }
 
 /// Must one thread have done this before another did that?
-fn comes_before(one: &Message, other: &Message) -> bool {
+fn comes_before<C>(one: &Message<C>, other: &Message<C>) -> bool {
     let Some(gone) = one.vacated() else {
         return false;
     };
@@ -106,7 +103,7 @@ fn comes_before(one: &Message, other: &Message) -> bool {
 
 /// Puts moves where they are possible: after what empties the place that they go to, and before what
 /// empties the place that they come from. What is possible as it was read stays so.
-pub(super) fn put_in_order(messages: &mut [Message], armed: &RangeSet) {
+pub(super) fn put_in_order<C>(messages: &mut [Waiting<C>], armed: &RangeSet) {
     // Each repair brings one message forward. It helps or it does not.
     for _ in 0..messages.len() {
         let Some((from, to)) = first_repair(messages, armed) else {
@@ -117,16 +114,15 @@ pub(super) fn put_in_order(messages: &mut [Message], armed: &RangeSet) {
 }
 
 /// Which message is to be brought forward, and to where.
-fn first_repair(messages: &[Message], armed: &RangeSet) -> Option<(usize, usize)> {
+fn first_repair<C>(messages: &[Waiting<C>], armed: &RangeSet) -> Option<(usize, usize)> {
     let mut armed = armed.clone();
-    for (index, message) in messages.iter().enumerate() {
+    for (index, Waiting { message, .. }) in messages.iter().enumerate() {
         let arrival = message.arrival();
         if let Message::Remapped { from, .. } = *message
             && !armed.contains(from.start)
             && let Some(to) = messages[..index].iter().rposition(|before| {
-                before
-                    .vacated()
-                    .is_some_and(|gone| gone.contains(from.start))
+                let gone = before.message.vacated();
+                gone.is_some_and(|gone| gone.contains(from.start))
             })
         {
             return Some((index, to));
@@ -150,9 +146,9 @@ fn first_repair(messages: &[Message], armed: &RangeSet) -> Option<(usize, usize)
 
 /// The first message that tells of memory being given up that began in the middle of a range that is
 /// given up before it: one mapping was, and the other was there on its own, and gone by then.
-fn what_was_inside(range: PageRange, messages: &[Message]) -> Option<usize> {
+fn what_was_inside<C>(range: PageRange, messages: &[Waiting<C>]) -> Option<usize> {
     let mut arrived = RangeSet::default();
-    messages.iter().position(|message| {
+    messages.iter().position(|Waiting { message, .. }| {
         let inside = matches!(message, Message::Remapped { from, .. }
             if from.start > range.start
                 && range.contains(from.start)
@@ -165,11 +161,16 @@ fn what_was_inside(range: PageRange, messages: &[Message]) -> Option<usize> {
 
 /// The first message that tells of a place being given up. Memory that is as large as what comes to
 /// the place is more likely that, on its way further.
-fn what_empties(place: PageRange, messages: &[Message]) -> Option<usize> {
-    let gone = |message: &Message| message.vacated().filter(|gone| gone.overlaps(place));
-    let other = |message: &Message| gone(message).is_some_and(|gone| gone != place);
+fn what_empties<C>(place: PageRange, messages: &[Waiting<C>]) -> Option<usize> {
+    let gone = |waiting: &Waiting<C>| {
+        waiting
+            .message
+            .vacated()
+            .filter(|gone| gone.overlaps(place))
+    };
+    let other = |waiting: &Waiting<C>| gone(waiting).is_some_and(|gone| gone != place);
     messages
         .iter()
         .position(other)
-        .or_else(|| messages.iter().position(|message| gone(message).is_some()))
+        .or_else(|| messages.iter().position(|waiting| gone(waiting).is_some()))
 }

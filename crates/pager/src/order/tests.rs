@@ -4,6 +4,11 @@ use alloc::string::String;
 use alloc::vec;
 use legato_base::PageNumber;
 
+/// Children are numbers here.
+type Message = super::Message<u32>;
+type Order = super::Order<u32>;
+type Batch = super::Batch<u32>;
+
 const PLACE: PageRange = PageRange::new(PageNumber(10), 4);
 const ELSEWHERE: PageNumber = PageNumber(20);
 const SOURCE: PageRange = PageRange::new(PageNumber(30), 4);
@@ -241,6 +246,7 @@ fn m11_a_move_that_is_announced_in_two_readings_came_before_what_came_to_its_old
     let simultaneous = |messages| Batch {
         messages,
         sequence: Sequence::Simultaneous,
+        ..Batch::default()
     };
     let mut space = Space::new();
     let first = vec![
@@ -273,7 +279,11 @@ fn m14_what_one_thread_announces_at_once_stays_in_order() {
     };
     let mut space = Space::new();
     let (messages, sequence) = (all(), Sequence::AsDone);
-    let batch = Batch { messages, sequence };
+    let batch = Batch {
+        messages,
+        sequence,
+        ..Batch::default()
+    };
     space.order.receive(batch, Time::ZERO);
     let [first, _, third, last] = <[Message; 4]>::try_from(all()).unwrap();
     assert_eq!(space.read(Vec::new(), false), names(&[first, third, last]));
@@ -286,6 +296,7 @@ fn m16_faults_read_alone_do_not_mean_that_something_is_missing() {
     let batch = Batch {
         messages: vec![fault(10)],
         sequence: Sequence::Incomplete,
+        ..Batch::default()
     };
     space.order.receive(batch, Time::ZERO);
     assert!(!space.order.incomplete);
@@ -297,7 +308,11 @@ fn m16_what_is_cut_off_after_a_move_takes_nothing_of_it() {
     let all = || vec![moved(PLACE, ELSEWHERE), removed(range(12, 4), true)];
     let mut space = Space::new();
     let (messages, sequence) = (all(), Sequence::Simultaneous);
-    let batch = Batch { messages, sequence };
+    let batch = Batch {
+        messages,
+        sequence,
+        ..Batch::default()
+    };
     space.order.receive(batch, Time::ZERO);
     assert_eq!(space.read(Vec::new(), false), {
         let mut expected = all();
@@ -316,4 +331,5 @@ fn a_place_that_is_never_given_up_is_taken() {
     assert_eq!(Space::settled(all()), names(&all()));
 }
 
+mod forks;
 mod threads;

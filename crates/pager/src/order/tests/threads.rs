@@ -212,7 +212,11 @@ impl World {
             Reading::AtAnyTime => Sequence::Incomplete,
             _ => Sequence::Simultaneous,
         };
-        let batch = Batch { messages, sequence };
+        let batch = Batch {
+            messages,
+            sequence,
+            ..Batch::default()
+        };
         self.order.receive(batch, Time::ZERO);
         let changing = self.is_changing();
         while let Some(message) = self.order.next(&self.armed, || changing) {

@@ -1,0 +1,61 @@
+//! What an address space has to say.
+
+use crate::PageRange;
+use legato_base::PageNumber;
+
+/// A missing page, or a change of the address space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message<C> {
+    /// If `protected`, the page was there when the thread touched it, but write-protected.
+    Fault {
+        page: PageNumber,
+        protected: bool,
+    },
+    Forked {
+        child: C,
+    },
+    Remapped {
+        from: PageRange,
+        to: PageNumber,
+        /// The old place is still mapped, and empty (MREMAP_DONTUNMAP). The kernel does not say so
+        /// here: that it does not announce the end of the old place does ([`super::Order`]).
+        kept: bool,
+    },
+    /// The range reads zero until it is written; if `unmapped`, it is no longer registered.
+    Removed {
+        range: PageRange,
+        unmapped: bool,
+    },
+}
+
+impl<C> Message<C> {
+    /// Where no mapping of those before is any more: it was unmapped, or moved away.
+    pub fn vacated(&self) -> Option<PageRange> {
+        match *self {
+            Self::Removed {
+                range,
+                unmapped: true,
+            } => Some(range),
+            Self::Remapped {
+                from, kept: false, ..
+            } => Some(from),
+            _ => None,
+        }
+    }
+
+    /// Where memory was moved to.
+    pub fn arrival(&self) -> Option<PageRange> {
+        match *self {
+            Self::Remapped { from, to, .. } => Some(PageRange::new(to, from.count)),
+            _ => None,
+        }
+    }
+
+    /// What there is of a forked child.
+    pub const fn child(&self) -> Option<&C> {
+        match self {
+            Self::Forked { child } => Some(child),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What threads have done to an address space and the pager has not read yet.
+//!
+//! A change is announced after it was made, when its thread gets to it; and as soon as one announcement
+//! of a call was read, the thread is on its way to the next. So what is read of several threads may be in
+//! another order than it was done (`mremap_userfaultfd_complete` in fs/userfaultfd.c).
+
+use legato_base::{Duration, Time};
+use legato_pager::SpaceId;
+use legato_pager::order::Message;
+use std::collections::VecDeque;
+
+/// Announcements of all threads of a space.
+#[derive(Debug, Default)]
+pub(super) struct Announcements {
+    calls: Vec<Call>,
+    last: u64,
+}
+
+/// One of a call, whose thread goes on when all was read.
+#[derive(Debug)]
+struct Call {
+    id: u64,
+    done_at: Time,
+    /// From then on the next one can be read.
+    queued_at: Time,
+    messages: VecDeque<Message<SpaceId>>,
+    moves: bool,
+}
+
+/// What the agent reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// What there is.
+    AtOnce,
+    /// Nothing as long as somebody is late who has done something before.
+    Gathered,
+}
+
+impl Announcements {
+    /// Returns the number of the call.
+    pub(super) fn add(
+        &mut self,
+        messages: impl IntoIterator<Item = Message<SpaceId>>,
+        done_at: Time,
+        delay: Duration,
+    ) -> u64 {
+        self.last += 1;
+        let messages = VecDeque::from_iter(messages);
+        let is_move = |message: &Message<SpaceId>| matches!(message, Message::Remapped { .. });
+        self.calls.push(Call {
+            id: self.last,
+            done_at,
+            queued_at: done_at + delay,
+            moves: messages.iter().any(is_move),
+            messages,
+        });
+        self.last
+    }
+
+    /// True once all of a call was read.
+    pub(super) fn is_over(&self, id: u64) -> bool {
+        self.calls.iter().all(|call| call.id != id)
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// The threads are gone.
+    pub(super) fn clear(&mut self) {
+        self.calls.clear();
+    }
+
+    /// True while a thread is in `mremap`.
+    pub(super) fn has_moves(&self) -> bool {
+        self.calls.iter().any(|call| call.moves)
+    }
+
+    /// True if something can be read.
+    pub(super) fn is_ready(&self, reading: Reading, now: Time) -> bool {
+        let queued = self.calls.iter().map(|call| call.queued_at);
+        let last = queued.filter(|&at| at <= now).max();
+        let is_late = |call: &Call, last| call.queued_at > now && call.done_at <= last;
+        last.is_some_and(|last| {
+            reading == Reading::AtOnce || !self.calls.iter().any(|call| is_late(call, last))
+        })
+    }
+
+    /// When the next thread announces something.
+    pub(super) fn next_at(&self, now: Time) -> Time {
+        let queued = self.calls.iter().map(|call| call.queued_at);
+        queued.filter(|&at| at > now).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Reads what there is, in the order in which it was announced. Whoever has more to announce does so
+    /// after a delay.
+    pub(super) fn read(
+        &mut self,
+        now: Time,
+        mut delay: impl FnMut() -> Duration,
+    ) -> Vec<Message<SpaceId>> {
+        self.calls.sort_by_key(|call| (call.queued_at, call.id));
+        let mut read = Vec::new();
+        for call in &mut self.calls {
+            if call.queued_at <= now {
+                read.extend(call.messages.pop_front());
+                call.queued_at = now + delay();
+            }
+        }
+        self.calls.retain(|call| !call.messages.is_empty());
+        read
+    }
+}
