@@ -91,6 +91,12 @@ impl PageRange {
         Self::new(first, after.0 - first.0)
     }
 
+    /// Where a page of the range is when the range is moved. None of other pages.
+    pub fn moved(self, page: PageNumber, to: PageNumber) -> Option<PageNumber> {
+        let is_within = self.contains(page);
+        is_within.then(|| to.plus(page.0 - self.start.0))
+    }
+
     /// The page after the last.
     pub const fn end(self) -> PageNumber {
         PageNumber(self.start.0 + self.count)

@@ -57,8 +57,10 @@ impl<K: Kernel> Pager<K> {
     /// The range's pages have got new addresses.
     pub(super) fn relocate_adoptions(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
         for Adoption { page, .. } in &mut self.adoptions {
-            if page.space() == space && from.contains(page.page()) {
-                *page = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
+            if page.space() == space
+                && let Some(moved) = from.moved(page.page(), to)
+            {
+                *page = SpacePage::new(space, moved);
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! What was read together with a fork may have been done before it or after it, and the messages do not
 //! say which: the child has a copy of the address space as it was in between. But the child can be asked
-//! what is registered in it, before it has changed anything. So the fork comes where that is explained best.
+//! what is registered in it; what it has changed by then it has announced. So the fork comes where what it
+//! has inherited is explained best.
 
 use super::repair::concerns;
 use super::{Message, Waiting};
@@ -44,9 +45,7 @@ pub fn pages_given_up<C>(
     armed: &RangeSet,
     mapped: impl FnOnce() -> RangeSet,
 ) -> Vec<PageNumber> {
-    let is_unmapped =
-        |message: &Message<C>| matches!(message, Message::Removed { unmapped: true, .. });
-    if !messages.iter().any(is_unmapped) {
+    if !messages.iter().any(Message::is_unmapping) {
         return Vec::new();
     }
     let mapped = mapped();
@@ -89,9 +88,7 @@ fn done_before<C>(ordered: &[Waiting<C>], fork: &Waiting<C>, armed: &RangeSet) -
         let needed = |later: usize| is_before[later] && depends(ordered, later, index);
         is_before[index] |= (index + 1..ordered.len()).any(needed);
     }
-    let is_open = |&index: &usize| {
-        !is_before[index] && !matches!(ordered[index].message, Message::Fault { .. })
-    };
+    let is_open = |&index: &usize| !is_before[index] && ordered[index].message.is_change();
     let open: Vec<usize> = (0..ordered.len()).filter(is_open).take(TRIED_MAX).collect();
     let with = |tried: usize| {
         let mut with = is_before.clone();
@@ -122,11 +119,9 @@ fn done_before<C>(ordered: &[Waiting<C>], fork: &Waiting<C>, armed: &RangeSet) -
 
 /// Must what was `earlier` have been done before the other?
 fn depends<C>(ordered: &[Waiting<C>], index: usize, earlier: usize) -> bool {
+    let (later, earlier) = (&ordered[index].message, &ordered[earlier].message);
     // A fault tells of no change.
-    let is_fault = |index: usize| matches!(ordered[index].message, Message::Fault { .. });
-    !is_fault(index)
-        && !is_fault(earlier)
-        && concerns(&ordered[earlier].message, &ordered[index].message)
+    later.is_change() && earlier.is_change() && concerns(earlier, later)
 }
 
 /// Is a page registered after these?

@@ -1,6 +1,6 @@
 //! What an address space has to say.
 
-use crate::PageRange;
+use crate::{PageRange, RangeSet};
 use legato_base::PageNumber;
 
 /// A missing page, or a change of the address space.
@@ -29,6 +29,20 @@ pub enum Message<C> {
 }
 
 impl<C> Message<C> {
+    /// False of a missing page.
+    pub const fn is_change(&self) -> bool {
+        !matches!(self, Self::Fault { .. })
+    }
+
+    /// Memory was moved.
+    pub const fn is_move(&self) -> bool {
+        matches!(self, Self::Remapped { .. })
+    }
+
+    pub const fn is_unmapping(&self) -> bool {
+        matches!(self, Self::Removed { unmapped: true, .. })
+    }
+
     /// Where no mapping of those before is any more: it was unmapped, or moved away.
     pub fn vacated(&self) -> Option<PageRange> {
         match *self {
@@ -56,6 +70,35 @@ impl<C> Message<C> {
         match self {
             Self::Forked { child } => Some(child),
             _ => None,
+        }
+    }
+
+    /// As [`Self::child`].
+    pub const fn child_mut(&mut self) -> Option<&mut C> {
+        match self {
+            Self::Forked { child } => Some(child),
+            _ => None,
+        }
+    }
+
+    /// Carries the change out on a set of which it may concern a part.
+    pub fn follow_in(&self, set: &mut RangeSet) {
+        match *self {
+            Self::Remapped { from, to, kept } => {
+                set.relocate(from, to);
+                if kept {
+                    set.insert(from);
+                }
+            }
+            Self::Removed {
+                range,
+                unmapped: true,
+            } => set.remove(range),
+            Self::Removed {
+                unmapped: false, ..
+            }
+            | Self::Fault { .. }
+            | Self::Forked { .. } => {}
         }
     }
 }

@@ -42,7 +42,7 @@ pub use forks::{Inheritance, pages_given_up, pages_in_question};
 use forks::{forks_first, place_fork};
 use legato_base::{Duration, Time};
 pub use message::Message;
-use repair::{in_order_of_doing, is_move, put_in_order, untangled};
+use repair::{in_order_of_doing, put_in_order, untangled};
 
 /// So many messages wait at most. Threads that change the address space all the time and never wait
 /// for a page would have it never settle.
@@ -178,12 +178,11 @@ impl<C> Order<C> {
         } = batch;
         let held = !inheritances.is_empty();
         let mut inheritances = inheritances.into_iter();
-        let is_change = |message: &Message<C>| !matches!(message, Message::Fault { .. });
-        let has_changes = messages.iter().any(is_change);
+        let has_changes = messages.iter().any(Message::is_change);
         self.incomplete |= sequence == Sequence::Incomplete && has_changes;
         self.readings += u64::from(has_changes);
         let simultaneous = (sequence == Sequence::Simultaneous).then_some(self.readings);
-        if messages.iter().any(is_move) {
+        if messages.iter().any(Message::is_move) {
             self.contested_until = self.contested_until.max(now + CONTESTED);
         }
         let messages = match sequence {
@@ -209,7 +208,7 @@ impl<C> Order<C> {
                 _ => Inheritance::new(),
             };
             self.waiting.push_back(Waiting {
-                held: held && is_change(&message),
+                held: held && message.is_change(),
                 message,
                 reading: self.readings,
                 simultaneous,
@@ -225,7 +224,7 @@ impl<C> Order<C> {
             return Some(message);
         }
         let front = self.waiting.front()?;
-        if !is_move(&front.message) && !front.held {
+        if !front.message.is_move() && !front.held {
             return Some(self.waiting.pop_front()?.message);
         }
         let is_settled = !is_changing();

@@ -72,16 +72,12 @@ fn places<C>(message: &Message<C>) -> [Option<PageRange>; 2] {
 /// Messages of different threads, each of which waits with its own. So what comes to a place came after
 /// all that others say of that place.
 pub(super) fn untangled<C>(messages: Vec<Message<C>>) -> Vec<Message<C>> {
-    if !messages.iter().any(is_move) {
+    if !messages.iter().any(Message::is_move) {
         return messages;
     }
     by_precedence(messages.into(), |messages, one, other| {
         comes_before(&messages[one], &messages[other])
     })
-}
-
-pub(super) const fn is_move<C>(message: &Message<C>) -> bool {
-    matches!(message, Message::Remapped { .. })
 }
 
 /// Must one thread have done this before another did that?
@@ -98,7 +94,7 @@ fn comes_before<C>(one: &Message<C>, other: &Message<C>) -> bool {
     // A mapping has grown to where the other was, and was moved or cut since. What was cut off within a
     // place that was moved may have come before or after it: there the queue's order is the best guess.
     let grown_over = |range: PageRange| gone.start > range.start && range.contains(gone.start);
-    is_move(one) && other.vacated().is_some_and(grown_over)
+    one.is_move() && other.vacated().is_some_and(grown_over)
 }
 
 /// Puts moves where they are possible: after what empties the place that they go to, and before what

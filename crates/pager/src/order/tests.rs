@@ -41,12 +41,17 @@ fn names(messages: &[Message]) -> Vec<String> {
     messages.iter().map(name).collect()
 }
 
-/// Read before all that came before it.
-fn incomplete(message: Message) -> Batch {
+fn batch(messages: Vec<Message>, sequence: Sequence) -> Batch {
     Batch {
-        sequence: Sequence::Incomplete,
-        ..Batch::from(message)
+        messages,
+        sequence,
+        ..Batch::default()
     }
+}
+
+/// Each of another thread, and none missing.
+fn simultaneous(messages: Vec<Message>) -> Batch {
+    batch(messages, Sequence::Simultaneous)
 }
 
 /// A space with memory at PLACE and SOURCE.
@@ -67,7 +72,8 @@ impl Space {
     /// What is accepted, one after the other, of these and of what waits.
     fn read(&mut self, messages: Vec<Message>, changing: bool) -> Vec<String> {
         let one_by_one = messages.into_iter();
-        one_by_one.for_each(|message| self.order.receive(incomplete(message), Time::ZERO));
+        let incomplete = one_by_one.map(|message| batch(vec![message], Sequence::Incomplete));
+        incomplete.for_each(|batch| self.order.receive(batch, Time::ZERO));
         let mut accepted = Vec::new();
         while let Some(message) = self.order.next(&self.armed, || changing) {
             let (gone, new) = (message.vacated(), message.arrival());
@@ -225,11 +231,9 @@ fn m16_what_is_complete_is_taken_as_it_was_read() {
     let accepted = |sequence: Sequence| {
         let mut space = Space::new();
         for message in all() {
-            let batch = Batch {
-                sequence,
-                ..Batch::from(message)
-            };
-            space.order.receive(batch, Time::ZERO);
+            space
+                .order
+                .receive(batch(vec![message], sequence), Time::ZERO);
         }
         space.read(Vec::new(), false)
     };
@@ -243,11 +247,6 @@ fn m16_what_is_complete_is_taken_as_it_was_read() {
 /// that memory was, and its move is read with the first one's first announcement.
 #[test]
 fn m11_a_move_that_is_announced_in_two_readings_came_before_what_came_to_its_old_place() {
-    let simultaneous = |messages| Batch {
-        messages,
-        sequence: Sequence::Simultaneous,
-        ..Batch::default()
-    };
     let mut space = Space::new();
     let first = vec![
         removed(range(20, 4), true),
@@ -278,12 +277,7 @@ fn m14_what_one_thread_announces_at_once_stays_in_order() {
         ]
     };
     let mut space = Space::new();
-    let (messages, sequence) = (all(), Sequence::AsDone);
-    let batch = Batch {
-        messages,
-        sequence,
-        ..Batch::default()
-    };
+    let batch = batch(all(), Sequence::AsDone);
     space.order.receive(batch, Time::ZERO);
     let [first, _, third, last] = <[Message; 4]>::try_from(all()).unwrap();
     assert_eq!(space.read(Vec::new(), false), names(&[first, third, last]));
@@ -293,11 +287,7 @@ fn m14_what_one_thread_announces_at_once_stays_in_order() {
 #[test]
 fn m16_faults_read_alone_do_not_mean_that_something_is_missing() {
     let mut space = Space::new();
-    let batch = Batch {
-        messages: vec![fault(10)],
-        sequence: Sequence::Incomplete,
-        ..Batch::default()
-    };
+    let batch = batch(vec![fault(10)], Sequence::Incomplete);
     space.order.receive(batch, Time::ZERO);
     assert!(!space.order.incomplete);
 }
@@ -307,13 +297,7 @@ fn m16_faults_read_alone_do_not_mean_that_something_is_missing() {
 fn m16_what_is_cut_off_after_a_move_takes_nothing_of_it() {
     let all = || vec![moved(PLACE, ELSEWHERE), removed(range(12, 4), true)];
     let mut space = Space::new();
-    let (messages, sequence) = (all(), Sequence::Simultaneous);
-    let batch = Batch {
-        messages,
-        sequence,
-        ..Batch::default()
-    };
-    space.order.receive(batch, Time::ZERO);
+    space.order.receive(simultaneous(all()), Time::ZERO);
     assert_eq!(space.read(Vec::new(), false), {
         let mut expected = all();
         expected[0] = Message::Remapped {

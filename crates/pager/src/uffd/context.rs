@@ -288,7 +288,7 @@ impl Userfaultfd {
             Err(error) => return Err(error),
         };
         parse_all(&buffer[..length], into);
-        into.sort_by_key(|message| matches!(message, Message::Fault { .. }));
+        into.sort_by_key(|message| !message.is_change());
         Ok(())
     }
 

@@ -11,7 +11,15 @@ use rustix::fd::{FromRawFd, OwnedFd};
 pub(super) const MESSAGE_SIZE: usize = 32;
 
 /// What a userfaultfd says; a forked child comes with its own.
-pub(super) type Message = crate::order::Message<Userfaultfd>;
+pub(super) type Message = crate::order::Message<Newborn>;
+
+/// A child whose fork is not accepted yet.
+#[derive(Debug)]
+pub(super) struct Newborn {
+    pub(super) context: Userfaultfd,
+    /// What was read of it already, in order.
+    pub(super) changes: Vec<Message>,
+}
 
 impl Message {
     /// Of one message, as the kernel writes it.
@@ -33,9 +41,11 @@ impl Message {
                 let fd = i32::try_from(word(0) & 0xFFFF_FFFF).ok()?;
                 // SAFETY: the kernel has just installed this descriptor in our table for us.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                Some(Self::Forked {
-                    child: Userfaultfd::from_descriptor(fd),
-                })
+                let child = Newborn {
+                    context: Userfaultfd::from_descriptor(fd),
+                    changes: Vec::new(),
+                };
+                Some(Self::Forked { child })
             }
             0x14 => Some(Self::Remapped {
                 from: PageRange::of_bytes(word(0), word(0) + word(2)),

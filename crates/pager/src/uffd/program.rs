@@ -91,6 +91,13 @@ pub(super) fn thread_file(process: Pid, thread: Pid, name: &str) -> Option<Strin
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
+/// How long a thread has run, in nanoseconds (Documentation/scheduler/sched-stats.rst). None if it is
+/// gone.
+pub(super) fn run_time(process: Pid, thread: Pid) -> Option<u64> {
+    let times = thread_file(process, thread, "schedstat")?;
+    times.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// `kcmp(2)` with KCMP_VM: have both processes one address space?
 ///
 /// # Errors

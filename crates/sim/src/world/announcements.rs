@@ -46,12 +46,11 @@ impl Announcements {
     ) -> u64 {
         self.last += 1;
         let messages = VecDeque::from_iter(messages);
-        let is_move = |message: &Message<SpaceId>| matches!(message, Message::Remapped { .. });
         self.calls.push(Call {
             id: self.last,
             done_at,
             queued_at: done_at + delay,
-            moves: messages.iter().any(is_move),
+            moves: messages.iter().any(Message::is_move),
             messages,
         });
         self.last

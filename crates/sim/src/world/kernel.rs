@@ -49,6 +49,8 @@ pub struct SimKernel {
     last_space: u32,
     memory: PhysicalMemory,
     pub(super) defect: Option<Defect>,
+    /// Whatever is read counts as done then.
+    pub(super) follows_at_once: bool,
     attaching: Attaching,
     pub(super) registering: Registering,
     /// What was registered last is not reported in the same turn.
@@ -82,6 +84,7 @@ impl SimKernel {
             processor: Processor::default(),
             last_space: 0,
             defect,
+            follows_at_once: defect == Some(Defect::ReadAsDone),
             attaching: Attaching::ByChance,
             registering: Registering::ByChance,
             is_late: false,
@@ -107,6 +110,13 @@ impl SimKernel {
     #[must_use]
     pub(super) const fn steady(mut self) -> Self {
         self.steady = true;
+        self
+    }
+
+    /// Whatever is read counts as done then.
+    #[must_use]
+    pub(super) const fn following_at_once(mut self) -> Self {
+        self.follows_at_once = true;
         self
     }
 
@@ -193,8 +203,10 @@ impl SimKernel {
         let mut messages = Vec::from_iter(place.unmap(target).then(|| unmapped(target)));
         let is_watched = place.remap(from, to.0, grow);
         for page in &mut self.written {
-            if page.space() == space && from.contains(page.page()) {
-                *page = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
+            if page.space() == space
+                && let Some(moved) = from.moved(page.page(), to)
+            {
+                *page = SpacePage::new(space, moved);
             }
         }
         if is_watched {

@@ -2,7 +2,6 @@
 //! compared with what Linux does.
 
 use super::content::{page_of, value_of};
-use super::defect::Defect;
 use super::frames::{Registered, SimFrames};
 use super::kernel::SimKernel;
 use super::program::{Model, Operation, Outcome, State, Step, step};
@@ -53,8 +52,8 @@ impl Machine {
         let headers = memory(frames + 1, SLOT_HEADER_SIZE);
         let frames = SimFrames::new(frames + 1, pages, headers);
         // What the kernel says is to be seen as it says it.
-        let as_read = Some(Defect::ReadAsDone);
-        let mut kernel = SimKernel::new(frames, Random::from_seed(0), as_read).steady();
+        let kernel = SimKernel::new(frames, Random::from_seed(0), None);
+        let mut kernel = kernel.steady().following_at_once();
         kernel.add_frames(spare, 1);
         Self {
             kernel,

@@ -52,7 +52,7 @@ impl SimKernel {
         let is_contested = self.spaces.get(&space).is_some_and(|place| {
             place.order.is_contested(self.now) || place.announcements.has_moves()
         });
-        if is_contested && self.defect != Some(Defect::ReadAsDone) {
+        if is_contested && !self.follows_at_once {
             Reading::Gathered
         } else {
             Reading::AtOnce
@@ -80,7 +80,7 @@ impl SimKernel {
         let spaces: Vec<SpaceId> = known.map(|(&space, _)| space).collect();
         for space in spaces {
             let batch = self.read_from(space);
-            if self.defect == Some(Defect::ReadAsDone) {
+            if self.follows_at_once {
                 let messages = batch.messages.into_iter();
                 messages.for_each(|message| self.accept(space, message, incoming));
                 continue;
@@ -165,6 +165,7 @@ impl SimKernel {
     fn accept(&mut self, space: SpaceId, message: Message<SpaceId>, incoming: &mut Incoming) {
         let ignores_removals = self.defect == Some(Defect::RemovalsIgnored);
         let place = self.space_mut(space);
+        message.follow_in(&mut place.armed);
         match message {
             Message::Fault { page, .. } => incoming.faults.push(SpacePage::new(space, page)),
             Message::Forked { child } => {
@@ -178,22 +179,14 @@ impl SimKernel {
                 let parent = space;
                 incoming.events.push(SpaceEvent::Forked { parent, child });
             }
-            Message::Remapped { from, to, kept } => {
-                place.armed.relocate(from, to);
-                if kept {
-                    place.armed.insert(from);
-                }
+            Message::Remapped { from, to, .. } => {
                 let event = SpaceEvent::Remapped { space, from, to };
                 incoming.events.push(event);
             }
-            Message::Removed { range, unmapped } => {
-                if unmapped {
-                    place.armed.remove(range);
-                }
-                if !ignores_removals {
-                    incoming.events.push(SpaceEvent::Removed { space, range });
-                }
+            Message::Removed { range, .. } if !ignores_removals => {
+                incoming.events.push(SpaceEvent::Removed { space, range });
             }
+            Message::Removed { .. } => {}
         }
     }
 }

@@ -11,31 +11,31 @@ fn forked() -> Message {
 impl Space {
     /// What is accepted of messages that were read at once, when the child has inherited all of these.
     fn read_with_fork(&mut self, messages: Vec<Message>, inherited: &[PageRange]) -> Vec<String> {
+        let mapped = self.mapped_after(&messages);
+        self.receive_fork(messages, &mapped, inherited);
+        self.settle(Vec::new())
+    }
+
+    /// Messages were read at once, when these were mapped, and the child has inherited those.
+    fn receive_fork(&mut self, messages: Vec<Message>, mapped: &RangeSet, inherited: &[PageRange]) {
         let is_there = |page| inherited.iter().any(|range| range.contains(page));
-        let mapped = || self.mapped_after(&messages);
         let mut pages = pages_in_question(&messages, &self.armed);
-        pages.extend(pages_given_up(&messages, &self.armed, mapped));
+        let given_up = pages_given_up(&messages, &self.armed, || mapped.clone());
+        pages.extend(given_up);
         let pages = pages.into_iter().map(|page| (page, is_there(page)));
         let batch = Batch {
             inheritances: vec![pages.collect()],
-            messages,
-            sequence: Sequence::Simultaneous,
+            ..simultaneous(messages)
         };
         self.order.receive(batch, Time::ZERO);
-        self.settle(Vec::new())
     }
 
     fn mapped_after(&self, messages: &[Message]) -> RangeSet {
         let mut mapped = self.armed.clone();
         for message in messages {
-            message
-                .vacated()
-                .into_iter()
-                .for_each(|range| mapped.remove(range));
-            message
-                .arrival()
-                .into_iter()
-                .for_each(|range| mapped.insert(range));
+            let (gone, new) = (message.vacated(), message.arrival());
+            gone.into_iter().for_each(|range| mapped.remove(range));
+            new.into_iter().for_each(|range| mapped.insert(range));
         }
         mapped
     }
@@ -98,27 +98,13 @@ fn m14_a_fork_comes_after_a_move_of_which_only_the_beginning_was_read() {
     for is_before in [true, false] {
         let mut space = Space::new();
         let [unmapped, moves] = changes();
-        let messages = vec![forked(), unmapped];
         // The parent has moved SOURCE already.
         let mut mapped = RangeSet::default();
         mapped.insert(PLACE);
-        let mut pages = pages_in_question(&messages, &space.armed);
-        pages.extend(pages_given_up(&messages, &space.armed, || mapped));
-        let has_source = !is_before;
-        let is_there = |page| PLACE.contains(page) || has_source && SOURCE.contains(page);
-        let pages = pages.into_iter().map(|page| (page, is_there(page)));
-        let batch = Batch {
-            inheritances: vec![pages.collect()],
-            messages,
-            sequence: Sequence::Simultaneous,
-        };
-        space.order.receive(batch, Time::ZERO);
-        let batch = Batch {
-            messages: vec![moves],
-            sequence: Sequence::Simultaneous,
-            ..Batch::default()
-        };
-        space.order.receive(batch, Time::ZERO);
+        let inherited = [PLACE, SOURCE];
+        let inherited = &inherited[..if is_before { 1 } else { 2 }];
+        space.receive_fork(vec![forked(), unmapped], &mapped, inherited);
+        space.order.receive(simultaneous(vec![moves]), Time::ZERO);
         let mut expected = Vec::from(changes());
         expected.insert(if is_before { 2 } else { 0 }, forked());
         assert_eq!(space.settle(Vec::new()), names(&expected));
@@ -138,12 +124,8 @@ fn m14_a_fork_by_itself_does_not_wait() {
 #[test]
 fn m14_a_child_has_what_is_dropped_after_its_fork() {
     let mut space = Space::new();
-    let batch = Batch {
-        messages: vec![fault(10), removed(PLACE, false), forked()],
-        sequence: Sequence::Simultaneous,
-        ..Batch::default()
-    };
-    space.order.receive(batch, Time::ZERO);
+    let messages = vec![fault(10), removed(PLACE, false), forked()];
+    space.order.receive(simultaneous(messages), Time::ZERO);
     let expected = [forked(), fault(10), removed(PLACE, false)];
     assert_eq!(space.read(Vec::new(), true), names(&expected));
 }

@@ -208,15 +208,10 @@ impl World {
             self.threads[thread].announced = false;
             messages.push(message);
         }
-        let sequence = match self.reading {
-            Reading::AtAnyTime => Sequence::Incomplete,
-            _ => Sequence::Simultaneous,
-        };
-        let batch = Batch {
-            messages,
-            sequence,
-            ..Batch::default()
-        };
+        let mut batch = simultaneous(messages);
+        if matches!(self.reading, Reading::AtAnyTime) {
+            batch.sequence = Sequence::Incomplete;
+        }
         self.order.receive(batch, Time::ZERO);
         let changing = self.is_changing();
         while let Some(message) = self.order.next(&self.armed, || changing) {

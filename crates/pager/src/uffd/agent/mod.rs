@@ -128,8 +128,7 @@ impl<G: ProviderGlue> Agent<G> {
 
     /// True once nobody uses this memory. A child may be among what was read and waits.
     fn is_done(&self) -> bool {
-        let waits = self.pager.kernel().has_waiting();
-        self.program_gone && self.pager.children() == 0 && !waits
+        self.program_gone && self.pager.children() == 0 && !self.pager.kernel().has_waiting()
     }
 
     /// Reads what the kernel says, serves it, and lets the pager work.

@@ -82,7 +82,7 @@ impl Family {
                 other.read_one();
             }
             match own.read_one() {
-                Some(Message::Forked { child }) => break child,
+                Some(Message::Forked { child }) => break child.context,
                 Some(other) => panic!("{other:?}"),
                 None => std::thread::yield_now(),
             }

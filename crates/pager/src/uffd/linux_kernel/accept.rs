@@ -6,13 +6,12 @@ use super::child_ranges::ChildRanges;
 use super::events::next_space;
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
-use crate::uffd::message::Message;
+use crate::uffd::message::{Message, Newborn};
 use crate::{Incoming, Kernel, SpaceEvent, SpaceId, SpacePage, order};
 use core::cell::Cell;
-use rustix::fd::AsRawFd;
 
-pub(super) type Batch = order::Batch<Userfaultfd>;
-pub(super) type Order = order::Order<Userfaultfd>;
+pub(super) type Batch = order::Batch<Newborn>;
+pub(super) type Order = order::Order<Newborn>;
 
 impl LinuxKernel {
     /// Takes messages of a space that were read at once.
@@ -81,6 +80,9 @@ impl LinuxKernel {
     pub(super) fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
         if let Some(child) = self.children.get_mut(&space) {
             child.ranges.follow(&message);
+        } else if space == SpaceId::OWN {
+            // What the pager is not in charge of yet is found again where it is now.
+            message.follow_in(&mut self.registered);
         }
         match message {
             Message::Fault {
@@ -100,10 +102,10 @@ impl LinuxKernel {
                 self.last_space = next_space(self.last_space, &self.children);
                 let id = SpaceId(self.last_space);
                 let ranges = ChildRanges::inherited(armed, left_out.wiped);
-                let early = self.newborns.remove(&child.fd().as_raw_fd());
-                let early = early.into_iter().flatten();
-                self.backlog.extend(early.map(|message| (id, message)));
-                self.children.insert(id, Child::new(child, ranges));
+                let Newborn { context, changes } = child;
+                let changes = changes.into_iter().map(|message| (id, message));
+                self.backlog.extend(changes);
+                self.children.insert(id, Child::new(context, ranges));
                 incoming.children.push(id);
                 incoming.events.push(SpaceEvent::Forked {
                     parent: space,
@@ -114,32 +116,12 @@ impl LinuxKernel {
                     .events
                     .extend(left_out.ranges.into_iter().map(removed));
             }
-            Message::Remapped { from, to, kept } => {
-                if space == SpaceId::OWN {
-                    // What the pager is not in charge of yet is found again where it is now.
-                    self.registered.relocate(from, to);
-                    if kept {
-                        self.registered.insert(from);
-                    }
-                }
-                incoming
-                    .events
-                    .push(SpaceEvent::Remapped { space, from, to });
+            Message::Remapped { from, to, .. } => {
+                let event = SpaceEvent::Remapped { space, from, to };
+                incoming.events.push(event);
             }
-            Message::Removed {
-                range,
-                unmapped: true,
-            } => {
-                if space == SpaceId::OWN {
-                    self.registered.remove(range);
-                }
-                incoming.events.push(SpaceEvent::Removed { space, range });
-            }
-            Message::Removed {
-                range,
-                unmapped: false,
-            } => {
-                if self.can_evict(space) {
+            Message::Removed { range, unmapped } => {
+                if !unmapped && self.can_evict(space) {
                     self.unwatched.push((space, range));
                 }
                 incoming.events.push(SpaceEvent::Removed { space, range });

@@ -6,7 +6,7 @@
 
 use super::LinuxKernel;
 use crate::SpaceId;
-use crate::uffd::program::{thread_file, threads_of};
+use crate::uffd::program::{run_time, thread_file, threads_of};
 use alloc::vec::Vec;
 use rustix::process::Pid;
 
@@ -77,13 +77,6 @@ impl LinuxKernel {
         self.dropping.insert(space, dropping);
         false
     }
-}
-
-/// How long a thread has run, in nanoseconds (Documentation/scheduler/sched-stats.rst). None if it is
-/// gone.
-fn run_time(process: Pid, thread: Pid) -> Option<u64> {
-    let times = thread_file(process, thread, "schedstat")?;
-    times.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use super::LinuxKernel;
 use super::accept::Batch;
-use super::newborn::Newborn;
 use crate::order::{Sequence, pages_given_up, pages_in_question};
 use crate::uffd::Userfaultfd;
 use crate::uffd::mappings::mapping_of;
@@ -12,7 +11,6 @@ use crate::{Incoming, Kernel, PageRange, RangeSet, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
-use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 
 impl LinuxKernel {
@@ -92,25 +90,27 @@ impl LinuxKernel {
         let Some(armed) = self.armed(space) else {
             return;
         };
-        let messages = &batch.messages;
-        let forks = || messages.iter().filter_map(Message::child);
+        let messages = &mut batch.messages;
         // At once, and what takes longer to find afterwards.
-        let mut pages = pages_in_question(messages, armed);
+        let pages = pages_in_question(messages, armed);
         if pages.is_empty() {
             return;
         }
-        let mut newborns: Vec<Newborn> = forks().map(|child| Newborn::ask(child, &pages)).collect();
+        let forks = messages.iter_mut().filter_map(Message::child_mut);
+        let mut answers: Vec<_> = forks.map(|child| child.ask(&pages)).collect();
         let mapped = || self.mapped(space).unwrap_or_else(|| armed.clone());
-        pages = pages_given_up(messages, armed, mapped);
-        for (child, newborn) in forks().zip(&mut newborns) {
-            newborn.ask_more(child, &pages);
+        let pages = pages_given_up(messages, armed, mapped);
+        let forks = messages.iter_mut().filter_map(Message::child_mut);
+        for (child, answer) in forks.zip(&mut answers) {
+            let more = child.ask(&pages);
+            *answer = answer
+                .take()
+                .zip(more)
+                .map(|(first, more)| [first, more].concat());
         }
-        for (child, newborn) in forks().zip(newborns) {
-            self.unclear_fork |= newborn.is_unclear();
-            self.newborns
-                .insert(child.fd().as_raw_fd(), newborn.changes);
-            batch.inheritances.push(newborn.inherited);
-        }
+        self.unclear_fork |= answers.contains(&None);
+        let inheritances = answers.into_iter().map(Option::unwrap_or_default);
+        batch.inheritances.extend(inheritances);
     }
 
     /// What is mapped in a space. None if that cannot be read.
@@ -124,9 +124,8 @@ impl LinuxKernel {
 
     /// A move came between looking for one and reading.
     fn may_be_late(&self, space: SpaceId, batch: &Batch) -> bool {
-        let is_move = |message| matches!(message, &Message::Remapped { .. });
         let process = self.process_of(space);
-        batch.messages.iter().any(is_move)
+        batch.messages.iter().any(Message::is_move)
             && process.is_none_or(|process| threads_of(process).len() > 1)
     }
 
@@ -179,8 +178,8 @@ impl LinuxKernel {
     /// True while there are events that the pager does not know of yet: until then its view of
     /// the address space is not to be acted on. The kernel says so only until they are read.
     pub(in crate::uffd) fn is_unsettled(&self) -> bool {
-        let is_event = |(_, message): &(_, Message)| !matches!(message, Message::Fault { .. });
-        self.has_waiting() || self.backlog.iter().any(is_event)
+        let mut backlog = self.backlog.iter();
+        self.has_waiting() || backlog.any(|(_, message)| message.is_change())
     }
 
     /// True if [`Self::read_messages`] has something to do already.
@@ -195,13 +194,10 @@ impl LinuxKernel {
 /// Reads so many changes, or as many as there are. Faults that have come meanwhile come first and do not
 /// count.
 fn read_changes(context: &Userfaultfd, count: usize, into: &mut Vec<Message>) {
-    let changes = |messages: &[Message]| {
-        let is_change = |message: &&Message| !matches!(message, Message::Fault { .. });
-        messages.iter().filter(is_change).count()
-    };
     loop {
         let before = into.len();
-        let missing = count.saturating_sub(changes(into));
+        let changes = into.iter().filter(|message| message.is_change()).count();
+        let missing = count.saturating_sub(changes);
         if missing == 0 || context.read(missing, into).is_err() || into.len() == before {
             return;
         }

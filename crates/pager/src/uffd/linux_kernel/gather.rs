@@ -13,7 +13,7 @@ use crate::SpaceId;
 use crate::order::Sequence;
 use crate::uffd::agent::now;
 use crate::uffd::context::MESSAGES_MAX;
-use crate::uffd::program::{is_readable, thread_file, threads_of};
+use crate::uffd::program::{is_readable, run_time, thread_file, threads_of};
 use alloc::vec::Vec;
 use legato_base::Duration;
 use legato_base::timeouts::{ANNOUNCEMENTS, Patience};
@@ -66,7 +66,7 @@ impl Gathering {
         let announced = count_announced(process, threads);
         let late = threads
             .iter()
-            .filter_map(|&thread| Some((thread, run_time(process, thread)?)));
+            .filter_map(|&thread| Some((thread, running_for(process, thread)?)));
         Self {
             patience,
             process,
@@ -77,7 +77,7 @@ impl Gathering {
 
     fn nobody_is_late(&mut self) -> bool {
         self.late.retain(|&(thread, before)| {
-            run_time(self.process, thread).is_some_and(|time| time < before + RUN)
+            running_for(self.process, thread).is_some_and(|time| time < before + RUN)
         });
         self.late.is_empty()
     }
@@ -195,17 +195,12 @@ fn count_announced(process: Pid, threads: &[Pid]) -> usize {
     threads.iter().filter(has_announced).count()
 }
 
-/// How long a thread has run, in nanoseconds (Documentation/scheduler/sched-stats.rst). None if it waits
-/// for something other than a CPU, or is gone.
-fn run_time(process: Pid, thread: Pid) -> Option<u64> {
+/// How long a thread has run, in nanoseconds. None if it waits for something other than a CPU, or is gone.
+fn running_for(process: Pid, thread: Pid) -> Option<u64> {
     let stat = thread_file(process, thread, "stat")?;
     // The name before it may hold anything (proc_pid_stat(5)).
     let state = stat.rsplit_once(") ")?.1.chars().next()?;
-    if state != 'R' {
-        return None;
-    }
-    let times = thread_file(process, thread, "schedstat")?;
-    times.split_ascii_whitespace().next()?.parse().ok()
+    (state == 'R').then(|| run_time(process, thread))?
 }
 
 #[cfg(test)]
@@ -221,8 +216,8 @@ mod tests {
             let other = scope.spawn(|| {
                 let grown = loop {
                     // While this thread looks, the first one waits for it.
-                    if run_time(process, this).is_none() {
-                        break run_time(process, rustix::thread::gettid()).is_some();
+                    if running_for(process, this).is_none() {
+                        break running_for(process, rustix::thread::gettid()).is_some();
                     }
                 };
                 done.store(true, Ordering::Release);
@@ -231,7 +226,7 @@ mod tests {
             assert!(other.join().unwrap());
         });
         assert!(done.load(Ordering::Acquire));
-        let before = run_time(process, this).unwrap();
-        while run_time(process, this).unwrap() < before + RUN {}
+        let before = running_for(process, this).unwrap();
+        while running_for(process, this).unwrap() < before + RUN {}
     }
 }

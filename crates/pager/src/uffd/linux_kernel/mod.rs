@@ -41,7 +41,7 @@ use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_verbs::MemoryRegion;
 use refused::Refused;
 use resident::Shared;
-use rustix::fd::{BorrowedFd, RawFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use survey::Survey;
@@ -96,8 +96,6 @@ pub(super) struct LinuxKernel {
     unreadable: bool,
     /// A child could not be asked what it has inherited.
     unclear_fork: bool,
-    /// What was read of children, by their descriptors, before their forks are accepted.
-    newborns: BTreeMap<RawFd, Vec<Message>>,
     foreign: Foreign,
 }
 
@@ -179,7 +177,6 @@ impl LinuxKernel {
             lost_touched: None,
             unreadable: false,
             unclear_fork: false,
-            newborns: BTreeMap::new(),
             foreign: Foreign::default(),
         })
     }

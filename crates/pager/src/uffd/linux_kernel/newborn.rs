@@ -5,53 +5,31 @@
 
 use crate::PageRange;
 use crate::order::Inheritance;
-use crate::uffd::Userfaultfd;
 use crate::uffd::context::MESSAGES_MAX;
-use crate::uffd::message::Message;
-use alloc::vec::Vec;
+use crate::uffd::message::{Message, Newborn};
 use legato_base::PageNumber;
 use rustix::io::Errno;
 
 /// A child has a single thread, which is on its way back from the kernel when it is asked again.
 const ASKED_MAX: usize = 100;
 
-/// What a child has answered.
-#[derive(Debug, Default)]
-pub(super) struct Newborn {
-    pub(super) inherited: Inheritance,
-    /// What was read of it meanwhile, in order.
-    pub(super) changes: Vec<Message>,
-    unclear: bool,
-}
-
 impl Newborn {
-    pub(super) fn ask(child: &Userfaultfd, pages: &[PageNumber]) -> Self {
-        let mut newborn = Self::default();
-        newborn.ask_more(child, pages);
-        newborn
-    }
-
-    pub(super) fn ask_more(&mut self, child: &Userfaultfd, pages: &[PageNumber]) {
+    /// Which of some pages were registered at the fork. None if it cannot be asked.
+    pub(super) fn ask(&mut self, pages: &[PageNumber]) -> Option<Inheritance> {
         for _ in 0..ASKED_MAX {
             let answer = |&page: &PageNumber| {
                 let known = was_there(&self.changes, page).map(Ok);
-                let is_there = || child.is_registered(PageRange::new(page, 1));
+                let is_there = || self.context.is_registered(PageRange::new(page, 1));
                 Ok((page, known.unwrap_or_else(is_there)?))
             };
             let answers: Result<Inheritance, Errno> = pages.iter().map(answer).collect();
-            if let Ok(answers) = answers {
-                self.inherited.extend(answers);
-                return;
+            if answers.is_ok() {
+                return answers.ok();
             }
             // Of one that has ended there is nothing to read, and nothing to be wrong about.
-            let _ = child.read(MESSAGES_MAX, &mut self.changes);
+            let _ = self.context.read(MESSAGES_MAX, &mut self.changes);
         }
-        self.unclear = true;
-    }
-
-    /// It could not be asked.
-    pub(super) const fn is_unclear(&self) -> bool {
-        self.unclear
+        None
     }
 }
 
