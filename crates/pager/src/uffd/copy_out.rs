@@ -77,7 +77,7 @@ impl LinuxKernel {
         let mut protected = Vec::new();
         for &part in parts {
             let address = part.range.start.address();
-            match self.own.protect(address, part.length()) {
+            match self.own.context.protect(address, part.length()) {
                 Ok(()) => protected.push(part),
                 Err(Errno::AGAIN) => return fail_all(runs, EvictError::Again),
                 Err(_) => runs[part.run].error = Some(EvictError::Fixed),
@@ -149,7 +149,7 @@ impl LinuxKernel {
         let to = self.layout.frame(frame.0);
         let length = u64::from(count) << PAGE_SHIFT;
         // SAFETY: the frames are empty and the agent's own, as are the bounce pages.
-        let (done, result) = unsafe { self.own.copy(to, bounce, length) };
+        let (done, result) = unsafe { self.own.context.copy(to, bounce, length) };
         if done == length {
             return Ok(());
         }
@@ -230,13 +230,13 @@ impl LinuxKernel {
     /// Waits a moment for a message, and for the end of the dropping.
     fn next_message(&self, dropper: &Dropper) -> Option<Message> {
         for _ in 0..LOOKS {
-            let message = self.own.read_one();
+            let message = self.own.context.read_one();
             if message.is_some() || !dropper.is_dropping() {
                 return message;
             }
         }
         if self.wait_for_message() {
-            self.own.read_one()
+            self.own.context.read_one()
         } else {
             None
         }
@@ -279,7 +279,7 @@ impl LinuxKernel {
     fn settle(&mut self, range: PageRange) {
         while self.is_changing(range) {
             if self.wait_for_message()
-                && let Some(message) = self.own.read_one()
+                && let Some(message) = self.own.context.read_one()
             {
                 self.backlog.push((SpaceId::OWN, message));
             }
@@ -287,18 +287,22 @@ impl LinuxKernel {
         // Where the mapping is gone nothing was unprotected and nobody was woken.
         let _ = self
             .own
+            .context
             .wake_range(range.start.address(), range.count << PAGE_SHIFT);
     }
 
     /// Ends the write protection of a range, unless the address space is changing.
     fn is_changing(&self, range: PageRange) -> bool {
         let length = range.count << PAGE_SHIFT;
-        self.own.unprotect(range.start.address(), length) == Err(Errno::AGAIN)
+        self.own.context.unprotect(range.start.address(), length) == Err(Errno::AGAIN)
     }
 
     /// False if none came for a while.
     fn wait_for_message(&self) -> bool {
-        let mut polled = [PollFd::from_borrowed_fd(self.own.fd(), PollFlags::IN)];
+        let mut polled = [PollFd::from_borrowed_fd(
+            self.own.context.fd(),
+            PollFlags::IN,
+        )];
         matches!(rustix::event::poll(&mut polled, Some(&LOOK_AGAIN)), Ok(ready) if ready > 0)
     }
 

@@ -2,9 +2,9 @@
 
 use super::LinuxKernel;
 use super::child::Child;
-use super::child_ranges::ChildRanges;
 use super::events::next_space;
-use crate::uffd::Userfaultfd;
+use super::ranges::Ranges;
+use super::space::Space;
 use crate::uffd::agent::now;
 use crate::uffd::message::{Message, Newborn};
 use crate::{Incoming, Kernel, SpaceEvent, SpaceId, SpacePage, order};
@@ -15,74 +15,58 @@ pub(super) type Order = order::Order<Newborn>;
 
 impl LinuxKernel {
     /// Takes messages of a space that were read at once.
-    pub(super) fn receive(&mut self, space: SpaceId, batch: Batch) {
-        if batch.messages.is_empty() {
-            return;
+    pub(super) fn receive(&mut self, id: SpaceId, batch: Batch) {
+        if let Some(space) = self.space_mut(id) {
+            space.receive(batch, now());
         }
-        self.follow_survey(space, &batch.messages);
-        self.order.entry(space).or_default().receive(batch, now());
     }
 
     /// Accepts what was received of a space in the order of what it tells of; some may have to wait.
-    pub(super) fn accept_in_order(&mut self, space: SpaceId, incoming: &mut Incoming) {
-        let mut order = self.order.remove(&space).unwrap_or_default();
+    pub(super) fn accept_in_order(&mut self, id: SpaceId, incoming: &mut Incoming) {
+        let order = self.space_mut(id).map(|space| &mut space.order);
+        let Some(mut order) = order.map(core::mem::take) else {
+            return;
+        };
         let settled = Cell::new(false);
-        while let Some(armed) = self.armed(space) {
+        while let Some(space) = self.space(id) {
             let is_changing = || {
-                let changing = self.space_is_changing(space);
+                let changing = space.context.is_changing();
                 settled.set(settled.get() || !changing);
                 changing
             };
-            let Some(message) = order.next(armed, is_changing) else {
+            let Some(message) = order.next(&space.ranges.armed, is_changing) else {
                 break;
             };
-            self.accept(space, message, incoming);
+            self.accept(id, message, incoming);
         }
-        if settled.get() {
-            self.settle_survey(space);
+        if let Some(space) = self.space_mut(id) {
+            let is_waited_for = order.expects_echoes() || space.survey.is_some();
+            let is_all = !order.has_waiting() && is_waited_for && !space.context.is_changing();
+            if is_all {
+                order.settle();
+            }
+            if is_all || settled.get() {
+                space.settle_survey();
+            }
+            space.order = order;
         }
-        let is_waited_for = order.expects_echoes() || self.surveys.contains_key(&space);
-        if !order.has_waiting() && is_waited_for && !self.space_is_changing(space) {
-            order.settle();
-            self.settle_survey(space);
-        }
-        self.order.insert(space, order);
-    }
-
-    pub(super) fn space_is_changing(&self, space: SpaceId) -> bool {
-        self.space(space).is_some_and(Userfaultfd::is_changing)
     }
 
     /// Pages came or went, so no event is missing.
-    pub(super) fn note_settled(&mut self, space: SpaceId) {
-        if let Some(order) = self.order.get_mut(&space) {
-            order.settle();
+    pub(super) fn note_settled(&mut self, id: SpaceId) {
+        if let Some(space) = self.space_mut(id) {
+            space.note_settled();
         }
-        self.settle_survey(space);
-    }
-
-    /// True if threads of the space may be moving memory at the same time.
-    pub(super) fn is_contested(&self, space: SpaceId) -> bool {
-        let order = self.order.get(&space);
-        order.is_some_and(|order| order.is_contested(now()))
-    }
-
-    /// The first memory of a space has been registered.
-    pub(super) fn expect_events(&mut self, space: SpaceId) {
-        self.order.entry(space).or_default().expect_events(now());
     }
 
     /// True if messages wait until no other is missing.
     pub(in crate::uffd) fn has_waiting(&self) -> bool {
-        self.order.values().any(Order::has_waiting)
+        self.spaces().any(|space| space.order.has_waiting())
     }
 
     pub(super) fn accept(&mut self, space: SpaceId, message: Message, incoming: &mut Incoming) {
-        if let Some(child) = self.children.get_mut(&space) {
-            child.ranges.follow(&message);
-        } else if space == SpaceId::OWN {
-            // What the pager is not in charge of yet is found again where it is now.
-            message.follow_in(&mut self.registered);
+        if let Some(Space { ranges, .. }) = self.space_mut(space) {
+            ranges.follow(&message);
         }
         match message {
             Message::Fault {
@@ -98,10 +82,11 @@ impl LinuxKernel {
             } => incoming.faults.push(SpacePage::new(space, page)),
             Message::Forked { child } => {
                 let left_out = self.left_out_by_fork(space);
-                let armed = self.armed(space).cloned().unwrap_or_default();
+                let parent = self.space(space);
+                let armed = parent.map(|parent| parent.ranges.armed.clone());
                 self.last_space = next_space(self.last_space, &self.children);
                 let id = SpaceId(self.last_space);
-                let ranges = ChildRanges::inherited(armed, left_out.wiped);
+                let ranges = Ranges::inherited(armed.unwrap_or_default(), left_out.wiped);
                 let Newborn { context, changes } = child;
                 let changes = changes.into_iter().map(|message| (id, message));
                 self.backlog.extend(changes);

@@ -1,10 +1,9 @@
 //! Forked children: their userfaultfds, their hands, and pages that leave and enter them.
 
-use super::accept::Order;
-use super::child_ranges::ChildRanges;
-use super::refused::Refused;
-use super::thread_blocks::ThreadBlocks;
-use super::{LinuxKernel, evict_error};
+use super::LinuxKernel;
+use super::kernel::evict_error;
+use super::ranges::Ranges;
+use super::space::Space;
 use crate::uffd::Userfaultfd;
 use crate::uffd::hand::remote::{Applicant, Hand, HandError};
 use crate::uffd::message::Message;
@@ -21,22 +20,16 @@ const DISCARD_FROM: u32 = 32;
 /// A forked child.
 #[derive(Debug)]
 pub(in crate::uffd) struct Child {
-    pub(super) context: Userfaultfd,
+    pub(super) space: Space,
     /// Without one pages cannot leave.
     pub(super) hand: Option<Hand>,
-    pub(super) ranges: ChildRanges,
-    pub(super) refused: Refused,
-    pub(super) thread_blocks: ThreadBlocks,
 }
 
 impl Child {
-    pub(super) fn new(context: Userfaultfd, ranges: ChildRanges) -> Self {
+    pub(super) fn new(context: Userfaultfd, ranges: Ranges) -> Self {
         Self {
-            context,
+            space: Space::new(context, ranges),
             hand: None,
-            ranges,
-            refused: Refused::default(),
-            thread_blocks: ThreadBlocks::default(),
         }
     }
 }
@@ -61,7 +54,7 @@ impl LinuxKernel {
             if child.hand.is_some() {
                 continue;
             }
-            match applicant.is_in(&child.context) {
+            match applicant.is_in(&child.space.context) {
                 Ok(true) => {
                     found = Some(space);
                     break;
@@ -79,7 +72,9 @@ impl LinuxKernel {
             });
         };
         if let Some(child) = self.children.get_mut(&space) {
-            let hand = applicant.accept(&child.context).map_err(|e| (e, None))?;
+            let hand = applicant
+                .accept(&child.space.context)
+                .map_err(|e| (e, None))?;
             child.hand = Some(hand);
             self.shared.forget();
         }
@@ -116,7 +111,7 @@ impl LinuxKernel {
             let Some(hand) = &mut child.hand else {
                 continue;
             };
-            if hand.discard_from(&child.context, at_least).is_err() {
+            if hand.discard_from(&child.space.context, at_least).is_err() {
                 child.hand = None;
                 self.shared.forget();
             }
@@ -157,7 +152,7 @@ impl LinuxKernel {
         let Some(mut hand) = child.hand.take() else {
             return (0, Err(EvictError::Fixed));
         };
-        let Ok(count) = hand.prepare(&child.context, count) else {
+        let Ok(count) = hand.prepare(&child.space.context, count) else {
             // Nothing is on its way. The hand ends.
             self.shared.forget();
             return (0, Err(EvictError::Fixed));
@@ -170,7 +165,7 @@ impl LinuxKernel {
         }
         let range = PageRange::new(page, u64::from(room));
         let mut strays = Vec::new();
-        let ((moved, result), end) = hand.move_out(&child.context, range, &mut strays);
+        let ((moved, result), end) = hand.move_out(&child.space.context, range, &mut strays);
         // SAFETY: the frames have memory, and nobody else uses them.
         let taken = unsafe { hand.take(self.layout.frame(frame.0), moved) };
         let replaced = strays
@@ -224,7 +219,7 @@ impl LinuxKernel {
             self.shared.forget();
         }
         // A child of its own may be among what waits.
-        let waits = self.order.get(&space).is_some_and(Order::has_waiting);
-        child.context.is_alive() || waits
+        let Space { context, order, .. } = &child.space;
+        context.is_alive() || order.has_waiting()
     }
 }

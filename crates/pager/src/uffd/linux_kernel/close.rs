@@ -15,7 +15,7 @@ impl LinuxKernel {
     /// it. Shared mappings stay: some are the provider's, to reach the memory nodes.
     pub(super) fn close_own(&mut self) {
         self.own_closed = true;
-        self.registered = RangeSet::default();
+        self.own.close();
         let Some(maps) = self.residency.maps() else {
             return;
         };
@@ -42,7 +42,7 @@ impl LinuxKernel {
         // Otherwise unmapping would announce itself and wait for the agent. Refused only for what
         // cannot be registered, and so is not.
         // SAFETY: nobody uses the range any more, and its pages are forgotten.
-        let _ = unsafe { self.own.unregister(start, length) };
+        let _ = unsafe { self.own.context.unregister(start, length) };
         // SAFETY: nobody uses the range: the program is gone, and the agent's reservation and
         // object are not in it. If it fails the memory stays.
         let _ = unsafe { rustix::mm::munmap(start as *mut _, length as usize) };

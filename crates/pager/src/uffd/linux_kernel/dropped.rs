@@ -67,14 +67,17 @@ impl LinuxKernel {
         let (Some(process), Some(local)) = (process, local) else {
             return false;
         };
-        let begun = self.dropping.remove(&space);
+        let Some(space) = self.space_mut(space) else {
+            return false;
+        };
+        let begun = space.dropping.take();
         let Some(mut dropping) = begun.or_else(|| Dropping::begin(process, local)) else {
             return false;
         };
         if dropping.is_over() {
             return true;
         }
-        self.dropping.insert(space, dropping);
+        space.dropping = Some(dropping);
         false
     }
 }

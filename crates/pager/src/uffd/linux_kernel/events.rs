@@ -2,8 +2,10 @@
 
 use super::LinuxKernel;
 use super::accept::Batch;
+use super::space::Space;
 use crate::order::{Sequence, pages_given_up, pages_in_question};
 use crate::uffd::Userfaultfd;
+use crate::uffd::agent::now;
 use crate::uffd::mappings::mapping_of;
 use crate::uffd::message::Message;
 use crate::uffd::program::threads_of;
@@ -17,9 +19,6 @@ impl LinuxKernel {
     /// Reads what waits, and follows the changes of what is registered.
     pub(super) fn read_messages(&mut self) -> Incoming {
         let mut incoming = Incoming::default();
-        let spaces: Vec<SpaceId> = core::iter::once(SpaceId::OWN)
-            .chain(self.children.keys().copied())
-            .collect();
         for (space, page) in core::mem::take(&mut self.protected) {
             self.end_protection(space, page);
         }
@@ -28,7 +27,7 @@ impl LinuxKernel {
             self.watch(space, range);
         }
         let mut backlog = core::mem::take(&mut self.backlog);
-        for space in spaces {
+        for space in self.ids() {
             let (mine, rest) = backlog.into_iter().partition(|(of, _)| *of == space);
             backlog = rest;
             let mine: Vec<(SpaceId, Message)> = mine;
@@ -49,7 +48,8 @@ impl LinuxKernel {
     /// What waits in one space. A child that has ended reads as an error; `space_alive` finds it.
     fn read_from(&mut self, space: SpaceId) -> Batch {
         let mut batch = Batch::default();
-        let quiet = if self.is_contested(space) {
+        let is_contested = |space: &Space| space.order.is_contested(now());
+        let quiet = if self.space(space).is_some_and(is_contested) {
             None
         } else {
             self.look_for_moves(space)
@@ -60,14 +60,14 @@ impl LinuxKernel {
             // Faults do not wait until the events are all there.
             let _ = self
                 .space(space)
-                .map(|context| context.read_faults(&mut batch.messages));
+                .map(|space| space.context.read_faults(&mut batch.messages));
             batch
                 .messages
                 .is_empty()
                 .then(|| self.gather(space))
                 .flatten()
         };
-        if let (Some(ready), Some(context)) = (ready, self.space(space)) {
+        if let (Some(ready), Some(Space { context, .. })) = (ready, self.space(space)) {
             let messages = &mut batch.messages;
             if quiet.is_none() && ready.sequence == Sequence::Simultaneous {
                 read_changes(context, ready.count, messages);
@@ -87,9 +87,10 @@ impl LinuxKernel {
 
     /// Asks the children of forks that others were read with what they have inherited.
     fn ask_children(&mut self, space: SpaceId, batch: &mut Batch) {
-        let Some(armed) = self.armed(space) else {
+        let Some(Space { ranges, .. }) = self.space(space) else {
             return;
         };
+        let armed = &ranges.armed;
         let messages = &mut batch.messages;
         // At once, and what takes longer to find afterwards.
         let pages = pages_in_question(messages, armed);
@@ -131,16 +132,7 @@ impl LinuxKernel {
 
     /// Lets every waiting thread of every space try again.
     pub(in crate::uffd) fn wake_all(&self) {
-        core::iter::once(&self.own)
-            .chain(self.children.values().map(|child| &child.context))
-            .for_each(Userfaultfd::wake_all);
-    }
-
-    pub(super) fn forget_registered(&mut self, space: SpaceId, range: PageRange) {
-        match self.children.get_mut(&space) {
-            None => self.registered.remove(range),
-            Some(child) => child.ranges.forget(range),
-        }
+        self.spaces().for_each(|space| space.context.wake_all());
     }
 
     /// Write-protects what is present in a range that is being dropped. MADV_FREE leaves pages
@@ -149,7 +141,7 @@ impl LinuxKernel {
         if !self.features.can_protect() {
             return;
         }
-        let Some(context) = self.space(space) else {
+        let Some(Space { context, .. }) = self.space(space) else {
             return;
         };
         let length = range.count << PAGE_SHIFT;
@@ -164,7 +156,7 @@ impl LinuxKernel {
     /// was to be dropped, or when the child was forked: by now the agent has no need of the
     /// protection. If the page is missing, the thread faults again.
     pub(super) fn end_protection(&mut self, space: SpaceId, page: PageNumber) {
-        let Some(context) = self.space(space) else {
+        let Some(Space { context, .. }) = self.space(space) else {
             return;
         };
         match context.unprotect(page.address(), PAGE_SIZE as u64) {

@@ -24,7 +24,7 @@ impl LinuxKernel {
     /// What is left out of a child of this space that is being forked now.
     pub(super) fn left_out_by_fork(&mut self, space: SpaceId) -> LeftOut {
         if space == SpaceId::OWN {
-            let found = left_out(&self.residency, &self.registered);
+            let found = left_out(&self.residency, &self.own.ranges.charged);
             self.unreadable |= found.is_none();
             return found.unwrap_or_default();
         }
@@ -39,7 +39,7 @@ impl LinuxKernel {
             .and_then(|hand| left_out_of(&hand.residency, |_| true))
             // Which process has this memory is not known. It has inherited its parent's advice,
             // and what it has advised itself since is not seen.
-            .unwrap_or_else(|| LeftOut::of_wiped(&child.ranges.wiped))
+            .unwrap_or_else(|| LeftOut::of_wiped(&child.space.ranges.wiped))
     }
 }
 

@@ -24,7 +24,7 @@ impl LinuxKernel {
                 u64::from(batch) << PAGE_SHIFT,
             );
             // SAFETY: the frames are empty and the agent's own.
-            let (copied, _) = unsafe { self.own.copy(to, self.layout.zeros(), bytes) };
+            let (copied, _) = unsafe { self.own.context.copy(to, self.layout.zeros(), bytes) };
             added += (copied >> PAGE_SHIFT) as u32;
             if copied < bytes {
                 break;

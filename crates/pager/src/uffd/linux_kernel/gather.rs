@@ -110,8 +110,8 @@ impl LinuxKernel {
     /// Waits until each thread of a space waits or has run for a while. None if there is nothing to be
     /// read; or for now, if a thread has met a missing page meanwhile.
     pub(super) fn gather(&mut self, space: SpaceId) -> Option<Ready> {
-        let begun = self.gathering.remove(&space);
-        let context = self.space(space)?;
+        let begun = self.space_mut(space)?.gathering.take();
+        let context = &self.space(space)?.context;
         if !is_readable(context.fd()) {
             return None;
         }
@@ -138,7 +138,7 @@ impl LinuxKernel {
             }
             let _ = nanosleep(&PAUSE);
             if context.waiting_faults() > 0 {
-                self.gathering.insert(space, gathering);
+                self.space_mut(space)?.gathering = Some(gathering);
                 return None;
             }
         }
@@ -147,7 +147,8 @@ impl LinuxKernel {
     /// What may be read of a space whose threads have not been seen to move memory. None if one of them
     /// does so now.
     pub(super) fn look_for_moves(&self, space: SpaceId) -> Option<Ready> {
-        if !self.space_is_changing(space) {
+        let context = &self.space(space)?.context;
+        if !context.is_changing() {
             return Some(Ready::ALL);
         }
         let Some(process) = self.process_of(space) else {
@@ -158,7 +159,6 @@ impl LinuxKernel {
         if threads.len() <= 1 {
             return Some(Ready::ALL);
         }
-        let context = self.space(space)?;
         if !is_readable(context.fd()) {
             return None;
         }

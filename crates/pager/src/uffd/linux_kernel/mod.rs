@@ -2,18 +2,20 @@
 
 mod accept;
 mod child;
-mod child_ranges;
 mod close;
 mod dropped;
 mod events;
 mod fork;
 mod frames;
 mod gather;
+mod kernel;
 mod newborn;
 mod own;
+mod ranges;
 mod refused;
 mod register;
 mod resident;
+mod space;
 mod survey;
 mod thread_blocks;
 
@@ -21,31 +23,22 @@ use super::context::OpenError;
 use super::dropper::{Dropper, StartTask};
 use super::features::Features;
 use super::frame_memory::LinuxFrames;
-use super::hand::remote::{Applicant, Hand};
+use super::hand::remote::Applicant;
 use super::message::Message;
 use super::processor_clock::ProcessorClock;
 use super::residency::Residency;
-use super::transfer::surely;
 use super::{Layout, Userfaultfd};
-use crate::{
-    Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, RangeSet,
-    SpaceId, SpacePage,
-};
-use accept::Order;
+use crate::{PageRange, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use child::Child;
-use dropped::Dropping;
-use gather::Gathering;
-use legato_base::{Duration, PAGE_SIZE, PageNumber};
+use legato_base::PageNumber;
 use legato_verbs::MemoryRegion;
-use refused::Refused;
+use ranges::Ranges;
 use resident::Shared;
 use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
 use rustix::process::Pid;
-use survey::Survey;
-use thread_blocks::{ThreadBlocks, leave_before};
+use space::Space;
 
 /// The program's address space, and its forked children's.
 #[derive(Debug)]
@@ -56,21 +49,11 @@ pub(super) struct LinuxKernel {
     processor_clock: Option<ProcessorClock>,
     /// The agent's code and data, whose zero-initialised part looks like the program's memory.
     object: PageRange,
-    pub(super) own: Userfaultfd,
+    pub(super) own: Space,
     trash: Userfaultfd,
     pub(super) frames: LinuxFrames,
     pub(super) residency: Residency,
-    registered: RangeSet,
-    refused: Refused,
-    thread_blocks: ThreadBlocks,
     children: BTreeMap<SpaceId, Child>,
-    order: BTreeMap<SpaceId, Order>,
-    /// Spaces whose events are not read yet.
-    gathering: BTreeMap<SpaceId, Gathering>,
-    /// What was found and is not in the pager's charge yet.
-    surveys: BTreeMap<SpaceId, Survey>,
-    /// Spaces of which it was asked whether all is dropped.
-    dropping: BTreeMap<SpaceId, Dropping>,
     /// Hands whose child is yet to be found.
     applicants: Vec<Applicant>,
     /// Children that were ended and not reported yet.
@@ -151,18 +134,11 @@ impl LinuxKernel {
             program,
             processor_clock: Pid::from_raw(program).map(ProcessorClock::new),
             object,
-            own,
+            own: Space::new(own, Ranges::default()),
             trash,
             frames: LinuxFrames::new(layout, pages, headers),
             residency,
-            registered: RangeSet::default(),
-            refused: Refused::default(),
-            thread_blocks: ThreadBlocks::default(),
             children: BTreeMap::new(),
-            order: BTreeMap::new(),
-            gathering: BTreeMap::new(),
-            surveys: BTreeMap::new(),
-            dropping: BTreeMap::new(),
             applicants: Vec::new(),
             killed: Vec::new(),
             shared: Shared::default(),
@@ -183,18 +159,13 @@ impl LinuxKernel {
 
     /// The descriptors to wait on.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        core::iter::once(&self.own)
-            .chain(self.children.values().map(|child| &child.context))
-            .map(Userfaultfd::fd)
-            .chain(
-                self.processor_clock
-                    .as_ref()
-                    .and_then(ProcessorClock::alarm),
-            )
+        let clock = self.processor_clock.as_ref();
+        let alarm = clock.and_then(ProcessorClock::alarm);
+        self.spaces().map(|space| space.context.fd()).chain(alarm)
     }
 
     pub(super) fn descriptor(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
-        self.space(space).map(Userfaultfd::fd)
+        self.space(space).map(|space| space.context.fd())
     }
 
     /// Memory that may have been dropped without being the agent's to drop.
@@ -205,19 +176,6 @@ impl LinuxKernel {
     /// A lost page that somebody waits for, who must never get one.
     pub(super) const fn take_lost_touched(&mut self) -> Option<SpacePage> {
         self.lost_touched.take()
-    }
-
-    /// MOVE says ENOENT for a frame without memory too, which must not be looked into: nobody would
-    /// answer the fault.
-    fn fill_error(&self, error: Errno, frame: FrameIndex) -> FillError {
-        let memory = PageNumber::containing(self.layout.frame(frame.0));
-        match fill_error(error) {
-            FillError::Gone => match self.residency.pages_in(PageRange::new(memory, 1)) {
-                Ok(found) if found.is_empty() => FillError::Empty,
-                _ => FillError::Gone,
-            },
-            error => error,
-        }
     }
 
     /// True once, after part of the program's memory was found to belong to a userfaultfd of its own.
@@ -239,15 +197,6 @@ impl LinuxKernel {
         core::mem::replace(&mut self.unreadable, false)
     }
 
-    /// What is registered in a space, as far as its messages tell.
-    fn armed(&self, space: SpaceId) -> Option<&RangeSet> {
-        if space == SpaceId::OWN {
-            Some(&self.registered)
-        } else {
-            self.children.get(&space).map(|child| &child.ranges.armed)
-        }
-    }
-
     /// None of a child that has no hand.
     fn residency_of(&self, space: SpaceId) -> Option<&Residency> {
         if space == SpaceId::OWN {
@@ -258,280 +207,28 @@ impl LinuxKernel {
         }
     }
 
-    fn space(&self, space: SpaceId) -> Option<&Userfaultfd> {
-        if space == SpaceId::OWN {
-            Some(&self.own)
-        } else {
-            self.children.get(&space).map(|child| &child.context)
-        }
-    }
-}
-
-impl Kernel for LinuxKernel {
-    type Frames = LinuxFrames;
-
-    fn frames(&self) -> &LinuxFrames {
-        &self.frames
-    }
-
-    fn frames_mut(&mut self) -> &mut LinuxFrames {
-        &mut self.frames
-    }
-
-    fn read(&mut self) -> Incoming {
-        self.read_messages()
-    }
-
-    fn has_backlog(&self) -> bool {
-        self.has_messages()
-    }
-
-    fn can_evict(&self, space: SpaceId) -> bool {
-        let has_hand = |child: &Child| child.hand.is_some();
-        match space {
-            SpaceId::OWN => !self.own_closed,
-            _ => self.children.get(&space).is_some_and(has_hand),
+    fn space(&self, id: SpaceId) -> Option<&Space> {
+        match id {
+            SpaceId::OWN => Some(&self.own),
+            _ => self.children.get(&id).map(|child| &child.space),
         }
     }
 
-    fn move_out(
-        &mut self,
-        page: SpacePage,
-        frame: FrameIndex,
-        count: u32,
-    ) -> (u32, Result<(), EvictError>) {
-        let range = PageRange::new(page.page(), u64::from(count));
-        let free = match self.still_registered(page.space(), range) {
-            Ok(registered) => self.may_leave(page.space(), registered),
-            Err(error) => return (0, Err(error)),
-        };
-        let (moved, result) = leave_before(free, count, || {
-            if page.space() == SpaceId::OWN {
-                self.move_out_own(page.page(), frame, free)
-            } else {
-                self.move_out_child(page.space(), page.page(), frame, free)
-            }
-        });
-        if moved > 0 {
-            self.note_settled(page.space());
-        }
-        (moved, result)
-    }
-
-    fn move_out_runs(&mut self, runs: &mut [Departure]) {
-        let mut rest = runs;
-        while let Some(first) = rest.first() {
-            let space = first.page.space();
-            let own = rest
-                .iter()
-                .take_while(|run| run.page.space() == space)
-                .count();
-            let (batch, later) = rest.split_at_mut(own);
-            let copies = space == SpaceId::OWN && !self.features.can_move();
-            let mut stays = |run: &Departure| {
-                let range = PageRange::new(run.page.page(), u64::from(run.count));
-                self.may_leave(space, range) < run.count
-            };
-            if copies && !batch.iter().any(&mut stays) {
-                self.copy_out_runs(batch);
-            } else {
-                Departure::one_by_one(self, batch);
-            }
-            // Once it must settle, nothing more is tried.
-            if batch.iter().any(|run| run.error == Some(EvictError::Again)) {
-                return;
-            }
-            rest = later;
+    fn space_mut(&mut self, id: SpaceId) -> Option<&mut Space> {
+        match id {
+            SpaceId::OWN => Some(&mut self.own),
+            _ => self.children.get_mut(&id).map(|child| &mut child.space),
         }
     }
 
-    fn moves_memory(&self, space: SpaceId) -> bool {
-        space == SpaceId::OWN && self.features.can_move()
+    /// The program's, and its children's.
+    fn spaces(&self) -> impl Iterator<Item = &Space> {
+        core::iter::once(&self.own).chain(self.children.values().map(|child| &child.space))
     }
 
-    fn move_in(
-        &mut self,
-        frame: FrameIndex,
-        page: SpacePage,
-        count: u32,
-    ) -> (u32, Result<(), FillError>) {
-        if self.is_unsettled() {
-            return (0, Err(FillError::Again));
-        }
-        let (to, from) = (page.page().address(), self.layout.frame(frame.0));
-        let (moved, result) = if page.space() == SpaceId::OWN {
-            self.move_in_own(to, from, count)
-        } else if let Some(context) = self.space(page.space()) {
-            Self::move_in_child(context, to, from, count)
-        } else {
-            return (0, Err(FillError::SpaceGone));
-        };
-        if moved > 0 {
-            self.note_settled(page.space());
-        }
-        let failed = FrameIndex(frame.0 + moved);
-        (
-            moved,
-            result.map_err(|error| self.fill_error(error, failed)),
-        )
-    }
-
-    fn copy_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError> {
-        if self.is_unsettled() {
-            return Err(FillError::Again);
-        }
-        let from = self.layout.frame(frame.0);
-        let context = self.space(page.space()).ok_or(FillError::SpaceGone)?;
-        // SAFETY: the frame has memory, and the pager has put the page's content there.
-        let copy = || unsafe { context.copy(page.page().address(), from, PAGE_SIZE as u64) };
-        surely(copy).1.map_err(fill_error)?;
-        self.note_settled(page.space());
-        Ok(())
-    }
-
-    fn zero_in(&mut self, page: SpacePage) -> Result<(), FillError> {
-        if self.is_unsettled() {
-            return Err(FillError::Again);
-        }
-        let context = self.space(page.space()).ok_or(FillError::SpaceGone)?;
-        // SAFETY: the pager knows that the page was never written.
-        let zero = || ((), unsafe { context.zero(page.page()) });
-        surely(zero).1.map_err(fill_error)?;
-        self.note_settled(page.space());
-        Ok(())
-    }
-
-    fn add_frames(&mut self, frame: FrameIndex, count: u32) -> u32 {
-        self.give_memory(frame, count)
-    }
-
-    fn drop_frames(&mut self, frame: FrameIndex, count: u32) -> u32 {
-        self.take_memory(frame, count)
-    }
-
-    fn wake(&mut self, page: SpacePage) {
-        if let Some(context) = self.space(page.space()) {
-            // Fails only for a space that is gone: then nobody waits.
-            let _ = context.wake(page.page());
-        }
-    }
-
-    fn poison(&mut self, page: SpacePage) -> Result<(), FillError> {
-        if self.is_unsettled() {
-            return Err(FillError::Again);
-        }
-        let context = self.space(page.space()).ok_or(FillError::SpaceGone)?;
-        if self.features.can_poison() {
-            let poison = || ((), context.poison(page.page()));
-            return surely(poison).1.map_err(fill_error);
-        }
-        self.lost_touched = Some(page);
-        Err(FillError::Again)
-    }
-
-    fn resident_pages(&mut self) -> u64 {
-        self.count_resident()
-    }
-
-    fn processor_time(&self) -> Option<Duration> {
-        self.count_processor_time()
-    }
-
-    fn wake_when_run(&mut self, wanted: bool) -> bool {
-        let clock = self.processor_clock.as_mut();
-        clock.is_some_and(|clock| clock.set_alarm(wanted))
-    }
-
-    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) {
-        self.take_charge(pages, into);
-    }
-
-    fn finish_registering(&mut self, into: &mut Vec<Charge>) {
-        self.finish_surveys(into);
-    }
-
-    fn zero_mapped(&mut self, space: SpaceId, range: PageRange) -> Vec<PageNumber> {
-        self.residency_of(space)
-            .and_then(|residency| residency.zero_mapped(range).ok())
-            .unwrap_or_default()
-    }
-
-    fn is_changing(&self) -> bool {
-        let mut children = self.children.values();
-        self.is_unsettled()
-            || self.own.is_changing()
-            || children.any(|child| child.context.is_changing())
-    }
-
-    fn is_registered(&self, page: SpacePage) -> bool {
-        if page.space() == SpaceId::OWN {
-            return self.registered.contains(page.page());
-        }
-        let child = self.children.get(&page.space());
-        child.is_some_and(|child| child.ranges.charged.contains(page.page()))
-    }
-
-    fn may_be_dropping(&mut self, space: SpaceId) -> bool {
-        let child = self.children.get(&space);
-        let hand = child.and_then(|child| child.hand.as_ref());
-        let process = if space == SpaceId::OWN {
-            Pid::from_raw(self.program)
-        } else {
-            hand.map(Hand::child)
-        };
-        process.is_none_or(Residency::may_be_dropping)
-    }
-
-    fn has_dropped_all(&mut self, space: SpaceId) -> bool {
-        self.all_is_dropped(space)
-    }
-
-    fn residents_from(
-        &mut self,
-        space: SpaceId,
-        from: PageNumber,
-        into: &mut Vec<PageNumber>,
-    ) -> Option<PageNumber> {
-        self.residents_in_charge(space, from, into)
-    }
-
-    fn space_alive(&mut self, space: SpaceId) -> bool {
-        if space == SpaceId::OWN {
-            self.own.is_alive()
-        } else {
-            self.child_alive(space)
-        }
-    }
-
-    fn close_space(&mut self, space: SpaceId) {
-        self.order.remove(&space);
-        self.gathering.remove(&space);
-        self.surveys.remove(&space);
-        self.dropping.remove(&space);
-        if space == SpaceId::OWN {
-            self.close_own();
-        } else if self.children.remove(&space).is_some() {
-            self.shared.forget();
-        }
-    }
-}
-
-const fn evict_error(error: Errno) -> EvictError {
-    match error {
-        Errno::AGAIN => EvictError::Again,
-        Errno::BUSY => EvictError::Pinned,
-        Errno::NOENT => EvictError::Absent,
-        _ => EvictError::Fixed,
-    }
-}
-
-const fn fill_error(error: Errno) -> FillError {
-    match error {
-        Errno::AGAIN => FillError::Again,
-        Errno::EXIST => FillError::Present,
-        Errno::NOENT => FillError::Gone,
-        Errno::SRCH => FillError::SpaceGone,
-        Errno::NOMEM => FillError::NoMemory,
-        _ => FillError::CopyOnly,
+    /// Of the same spaces.
+    fn ids(&self) -> Vec<SpaceId> {
+        let children = self.children.keys().copied();
+        core::iter::once(SpaceId::OWN).chain(children).collect()
     }
 }

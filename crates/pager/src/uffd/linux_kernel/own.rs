@@ -1,6 +1,7 @@
 //! Pages leave and enter the program itself.
 
-use super::{LinuxKernel, evict_error};
+use super::LinuxKernel;
+use super::kernel::evict_error;
 use crate::uffd::Userfaultfd;
 use crate::uffd::dropper::{Dropper, PATIENCE};
 use crate::uffd::transfer::{self, Transferred, transfer_across};
@@ -79,12 +80,12 @@ impl LinuxKernel {
         } = self;
         let unshare = |first, count| {
             let dropper = Dropper::running(dropper, layout, *start_task);
-            unshare(own, dropper.ok_or(Errno::NOMEM)?, first, count)
+            unshare(&own.context, dropper.ok_or(Errno::NOMEM)?, first, count)
         };
         let to = layout.frame(frame.0);
         // SAFETY: the frames are empty, and nothing else uses them; the pages are program memory
         // that the agent has taken charge of, and whose content it keeps.
-        unsafe { transfer::move_out(own, to, page.address(), count, unshare) }
+        unsafe { transfer::move_out(&own.context, to, page.address(), count, unshare) }
     }
 
     /// Moves frames into the program, or where the kernel cannot copies them.
@@ -94,9 +95,9 @@ impl LinuxKernel {
         // missing that the pager has taken charge of.
         transfer_across(dst, src, count, &|dst, src, bytes| unsafe {
             if can_move {
-                self.own.move_pages(dst, src, bytes, true)
+                self.own.context.move_pages(dst, src, bytes, true)
             } else {
-                self.own.copy(dst, src, bytes)
+                self.own.context.copy(dst, src, bytes)
             }
         })
     }

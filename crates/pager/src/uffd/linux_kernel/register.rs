@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 
 /// What looking for more in an address space takes.
-struct Space<'a> {
+struct Look<'a> {
     id: SpaceId,
     context: &'a Userfaultfd,
     residency: &'a Residency,
@@ -30,23 +30,20 @@ impl LinuxKernel {
         if self.is_unsettled() {
             return;
         }
-        if self.registered.is_empty() && self.surveys.is_empty() {
-            self.expect_events(SpaceId::OWN);
+        if self.own.ranges.charged.is_empty() && self.own.survey.is_none() {
+            self.own.order.expect_events(now());
         }
-        let own = (!self.own_closed).then_some(SpaceId::OWN);
-        let spaces: Vec<SpaceId> = own
-            .into_iter()
-            .chain(self.children.keys().copied())
-            .collect();
-        for space in spaces {
+        let is_closed = |id: &SpaceId| *id == SpaceId::OWN && self.own_closed;
+        let spaces = self.ids().into_iter().filter(|id| !is_closed(id));
+        for id in spaces.collect::<Vec<_>>() {
             let found: usize = into.iter().map(|charge| charge.resident.len()).sum();
             let Some(missing) = pages.checked_sub(found as u64).filter(|&pages| pages > 0) else {
                 return;
             };
-            if !self.surveys.contains_key(&space) {
-                self.look_around(space, missing);
+            if self.space(id).is_some_and(|space| space.survey.is_none()) {
+                self.look_around(id, missing);
             }
-            self.finish_survey(space, into);
+            self.finish_survey(id, into);
         }
     }
 
@@ -54,39 +51,33 @@ impl LinuxKernel {
     fn look_around(&mut self, id: SpaceId, pages: u64) {
         let protectable = self.features.can_protect();
         let mut found = Vec::new();
+        let (space, residency, agents);
         if id == SpaceId::OWN {
-            let own = Space {
-                id,
-                context: &self.own,
-                residency: &self.residency,
-                charged: &self.registered,
-                refused: &mut self.refused,
-                foreign: &mut self.foreign,
-                protectable,
-            };
-            own.look_around(&[self.layout.range(), self.object], pages, &mut found);
+            (space, residency) = (&mut self.own, &self.residency);
+            agents = [self.layout.range(), self.object].to_vec();
         } else if let Some(child) = self.children.get_mut(&id)
             && let Some(hand) = &child.hand
         {
-            let [area, object] = hand.mappings();
-            let space = Space {
-                id,
-                context: &child.context,
-                residency: &hand.residency,
-                charged: &child.ranges.charged,
-                refused: &mut child.refused,
-                foreign: &mut self.foreign,
-                protectable,
-            };
+            (space, residency) = (&mut child.space, &hand.residency);
             // The agent's object came along with the fork, for nobody's use; its reservation did
             // not.
-            space.look_around(&[area, object, self.object], pages, &mut found);
+            let [area, object] = hand.mappings();
+            agents = [area, object, self.object].to_vec();
+        } else {
+            return;
         }
+        let look = Look {
+            id,
+            context: &space.context,
+            residency,
+            charged: &space.ranges.charged,
+            refused: &mut space.refused,
+            foreign: &mut self.foreign,
+            protectable,
+        };
+        look.look_around(&agents, pages, &mut found);
         if !found.is_empty() {
-            let child = self.children.get(&id);
-            let dropped = child.map(|child| child.ranges.dropped().clone());
-            let survey = Survey::new(found, dropped.unwrap_or_default());
-            self.surveys.insert(id, survey);
+            space.survey = Some(Survey::new(found));
         }
     }
 }
@@ -102,9 +93,10 @@ impl LinuxKernel {
         space: SpaceId,
         range: PageRange,
     ) -> Result<PageRange, EvictError> {
-        let Some(context) = self.space(space) else {
+        let Some(space) = self.space_mut(space) else {
             return Err(EvictError::Fixed);
         };
+        let context = &space.context;
         let is_registered = |range| context.is_registered(range).map_err(|_| EvictError::Again);
         if is_registered(range)? {
             return Ok(range);
@@ -115,14 +107,14 @@ impl LinuxKernel {
             count += 1;
         }
         if count == 0 {
-            self.forget_registered(space, PageRange::new(range.start, 1));
+            space.ranges.forget(PageRange::new(range.start, 1));
             return Err(EvictError::Fixed);
         }
         Ok(PageRange::new(range.start, count))
     }
 }
 
-impl Space<'_> {
+impl Look<'_> {
     /// Registers more until so many resident pages are found.
     fn look_around(mut self, own: &[PageRange], pages: u64, into: &mut Vec<Charge>) {
         self.refused.forget_old(now());

@@ -97,10 +97,7 @@ impl LinuxKernel {
         if self.is_unsettled() {
             return None;
         }
-        let charged = match space {
-            SpaceId::OWN => &self.registered,
-            _ => &self.children.get(&space)?.ranges.charged,
-        };
+        let charged = &self.space(space)?.ranges.charged;
         let range = charged.range_from(from)?;
         let range = PageRange::new(range.start, range.count.min(LOOKED_AT));
         self.residency_of(space)?.first_pages_in(range, into).ok()

@@ -11,7 +11,7 @@ use super::LinuxKernel;
 use super::register::unregistered;
 use crate::RangeSet;
 use crate::uffd::message::Message;
-use crate::{Charge, SpaceId};
+use crate::{Charge, PageRange, SpaceId};
 use alloc::vec::Vec;
 use legato_base::PageNumber;
 
@@ -21,36 +21,29 @@ pub(super) struct Survey {
     found: Vec<Charge>,
     /// What events have since told of as come or gone.
     changed: RangeSet,
-    /// And as dropped.
-    dropped: RangeSet,
     /// There was a moment at which no event was missing.
     settled: bool,
 }
 
 impl Survey {
-    /// `dropped` is what was announced as dropped before, where the kernel may not have done so yet.
-    pub(super) const fn new(found: Vec<Charge>, dropped: RangeSet) -> Self {
+    pub(super) const fn new(found: Vec<Charge>) -> Self {
         Self {
             found,
             changed: RangeSet::new(),
-            dropped,
             settled: false,
         }
     }
 
-    /// A message was read.
-    fn follow(&mut self, message: &Message) {
-        if let Message::Removed {
-            range,
-            unmapped: false,
-        } = *message
-        {
-            self.dropped.insert(range);
-        }
-        [message.vacated(), message.arrival()]
-            .into_iter()
-            .flatten()
-            .for_each(|range| self.changed.insert(range));
+    /// Messages were read.
+    pub(super) fn follow(&mut self, messages: &[Message]) {
+        let places = |message: &Message| [message.vacated(), message.arrival()];
+        let changed = messages.iter().flat_map(places).flatten();
+        changed.for_each(|range| self.changed.insert(range));
+    }
+
+    /// No event is missing.
+    pub(super) const fn settle(&mut self) {
+        self.settled = true;
     }
 
     /// What is not registered counts as gone.
@@ -58,9 +51,10 @@ impl Survey {
         absent.ranges().for_each(|range| self.changed.insert(range));
     }
 
-    /// What is still as it was found.
-    pub(super) fn unchanged(self) -> Vec<Charge> {
-        let (changed, dropped) = (self.changed, self.dropped);
+    /// What is still as it was found. `dropped` is what was announced as dropped, where the kernel may not
+    /// have done so yet.
+    pub(super) fn unchanged(self, dropped: &RangeSet) -> Vec<Charge> {
+        let changed = self.changed;
         let parts = |charge: Charge| {
             let parts = changed.missing_from(charge.range).into_iter();
             let Charge {
@@ -84,75 +78,58 @@ impl Survey {
 }
 
 impl LinuxKernel {
-    /// What was found in a space must follow what was read.
-    pub(super) fn follow_survey(&mut self, space: SpaceId, messages: &[Message]) {
-        if let Some(survey) = self.surveys.get_mut(&space) {
-            messages.iter().for_each(|message| survey.follow(message));
-        }
-    }
-
-    /// No event is missing of a space.
-    pub(super) fn settle_survey(&mut self, space: SpaceId) {
-        if let Some(survey) = self.surveys.get_mut(&space) {
-            survey.settled = true;
-        }
-    }
-
     /// As [`Self::finish_survey`], in every space.
     pub(super) fn finish_surveys(&mut self, into: &mut Vec<Charge>) {
-        if self.surveys.is_empty() || self.is_unsettled() {
+        let is_due = self.spaces().any(|space| space.survey.is_some());
+        if !is_due || self.is_unsettled() {
             return;
         }
-        let spaces: Vec<SpaceId> = self.surveys.keys().copied().collect();
-        for space in spaces {
-            self.finish_survey(space, into);
+        for id in self.ids() {
+            self.finish_survey(id, into);
         }
     }
 
     /// Takes charge of what was found in a space and is still there, if no event is missing. All that was
     /// read must have been accepted.
-    pub(super) fn finish_survey(&mut self, space: SpaceId, into: &mut Vec<Charge>) {
-        let Some(survey) = self.surveys.get(&space) else {
+    pub(super) fn finish_survey(&mut self, id: SpaceId, into: &mut Vec<Charge>) {
+        let Some(space) = self.space(id) else {
             return;
         };
-        if !survey.settled && self.space_is_changing(space) {
+        let Some(survey) = &space.survey else {
+            return;
+        };
+        if !survey.settled && space.context.is_changing() {
             return;
         }
-        let (Some(context), Some(residency)) = (self.space(space), self.residency_of(space)) else {
-            // The child has ended.
-            self.surveys.remove(&space);
+        // A child without one is about to be closed.
+        let absent = self.residency_of(id).map(|residency| {
+            let ranges = survey.found.iter().map(|charge| charge.range);
+            unregistered(&space.context, residency, ranges)
+        });
+        if matches!(absent, Some(Err(_))) {
+            return;
+        }
+        let Some(space) = self.space_mut(id) else {
             return;
         };
-        let ranges = survey.found.iter().map(|charge| charge.range);
-        let Ok(absent) = unregistered(context, residency, ranges) else {
-            return;
-        };
-        let Some(mut survey) = self.surveys.remove(&space) else {
+        let (Some(mut survey), Some(Ok(absent))) = (space.survey.take(), absent) else {
             return;
         };
         survey.leave_out(&absent);
-        for charge in survey.unchanged() {
-            self.hold(&charge);
-            into.push(charge);
-        }
-    }
-
-    fn hold(&mut self, charge: &Charge) {
-        if charge.space == SpaceId::OWN {
-            self.registered.insert(charge.range);
-        } else if let Some(child) = self.children.get_mut(&charge.space) {
-            let dropped = child.ranges.hold(charge.range);
-            // In case that they are there and stay (MADV_FREE).
-            let watched = dropped.into_iter().map(|range| (charge.space, range));
-            self.unwatched.extend(watched);
-        }
+        let charges = survey.unchanged(space.ranges.dropped());
+        let dropped = charges.iter().map(|charge| space.ranges.hold(charge.range));
+        let dropped: Vec<PageRange> = dropped.flatten().collect();
+        // In case that they are there and stay (MADV_FREE).
+        let watched = dropped.into_iter().map(|range| (id, range));
+        self.unwatched.extend(watched);
+        into.extend(charges);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ranges::Ranges;
     use super::*;
-    use crate::PageRange;
     use alloc::vec;
 
     fn range(start: u64, count: u64) -> PageRange {
@@ -170,31 +147,33 @@ mod tests {
     /// A move was announced after the maps had shown it.
     #[test]
     fn what_an_event_tells_of_is_not_taken_charge_of() {
-        let mut survey = Survey::new(
-            vec![charge(10, 10, &[10, 13, 19]), charge(30, 4, &[31])],
-            RangeSet::new(),
-        );
-        survey.follow(&Message::Remapped {
-            from: range(40, 4),
-            to: PageNumber(12),
-            kept: false,
-        });
-        survey.follow(&Message::Removed {
-            range: range(30, 4),
-            unmapped: true,
-        });
+        let found = vec![charge(10, 10, &[10, 13, 19]), charge(30, 4, &[31])];
+        let mut survey = Survey::new(found);
+        survey.follow(&[
+            Message::Remapped {
+                from: range(40, 4),
+                to: PageNumber(12),
+                kept: false,
+            },
+            Message::Removed {
+                range: range(30, 4),
+                unmapped: true,
+            },
+        ]);
         let expected = [charge(10, 2, &[10]), charge(16, 4, &[19])];
-        assert_eq!(survey.unchanged(), expected);
+        assert_eq!(survey.unchanged(&RangeSet::new()), expected);
     }
 
     /// The thread that drops them got no CPU since its announcement was read.
     #[test]
     fn pages_that_are_being_dropped_are_not_taken_for_resident() {
-        let mut survey = Survey::new(vec![charge(10, 10, &[10, 13, 19])], RangeSet::new());
-        survey.follow(&Message::Removed {
+        let survey = Survey::new(vec![charge(10, 10, &[10, 13, 19])]);
+        let mut ranges = Ranges::default();
+        ranges.follow(&Message::Removed {
             range: range(12, 4),
             unmapped: false,
         });
-        assert_eq!(survey.unchanged(), [charge(10, 10, &[10, 19])]);
+        let unchanged = survey.unchanged(ranges.dropped());
+        assert_eq!(unchanged, [charge(10, 10, &[10, 19])]);
     }
 }

@@ -133,13 +133,8 @@ impl LinuxKernel {
     /// How many pages of a range may leave: those before the first that must stay.
     pub(super) fn may_leave(&mut self, space: SpaceId, range: PageRange) -> u32 {
         let process = self.process_of(space);
-        let blocks = if space == SpaceId::OWN {
-            Some(&mut self.thread_blocks)
-        } else {
-            let child = self.children.get_mut(&space);
-            child.map(|child| &mut child.thread_blocks)
-        };
-        let first = blocks.and_then(|blocks| blocks.first_in(range, process?));
+        let space = self.space_mut(space);
+        let first = space.and_then(|space| space.thread_blocks.first_in(range, process?));
         first.map_or(range.count, |first| first.0 - range.start.0) as u32
     }
 }

@@ -32,7 +32,7 @@ impl World {
     /// Takes charge as if `maps` had just been read, of nothing but what is in `range`.
     fn register(&mut self, maps: &str, range: PageRange) -> Vec<Charge> {
         let mut found = Vec::new();
-        let mut space = Space {
+        let mut look = Look {
             id: SpaceId::OWN,
             context: &self.context,
             residency: &self.residency,
@@ -46,12 +46,12 @@ impl World {
             .filter_map(mapping_of)
             .filter(|other| !other.overlaps(range))
             .collect();
-        space.register_more(maps, &others, u64::MAX, &mut found);
+        look.register_more(maps, &others, u64::MAX, &mut found);
         let ranges = found.iter().map(|charge| charge.range);
         let absent = unregistered(&self.context, &self.residency, ranges).unwrap();
-        let mut survey = Survey::new(found, RangeSet::new());
+        let mut survey = Survey::new(found);
         survey.leave_out(&absent);
-        survey.unchanged()
+        survey.unchanged(&RangeSet::new())
     }
 
     fn maps(&self) -> alloc::string::String {

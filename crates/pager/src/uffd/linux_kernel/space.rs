@@ -1,0 +1,75 @@
+//! One address space: the program's, or a forked child's.
+
+use super::accept::{Batch, Order};
+use super::dropped::Dropping;
+use super::gather::Gathering;
+use super::ranges::Ranges;
+use super::refused::Refused;
+use super::survey::Survey;
+use super::thread_blocks::ThreadBlocks;
+use crate::uffd::Userfaultfd;
+use legato_base::Time;
+
+/// What is known of an address space.
+#[derive(Debug)]
+pub(in crate::uffd) struct Space {
+    pub(in crate::uffd) context: Userfaultfd,
+    pub(super) ranges: Ranges,
+    pub(super) refused: Refused,
+    pub(super) thread_blocks: ThreadBlocks,
+    /// What was read.
+    pub(super) order: Order,
+    /// What is to be read when it is all there.
+    pub(super) gathering: Option<Gathering>,
+    /// What was found and is not in the pager's charge yet.
+    pub(super) survey: Option<Survey>,
+    /// It was asked whether all is dropped.
+    pub(super) dropping: Option<Dropping>,
+}
+
+impl Space {
+    pub(super) fn new(context: Userfaultfd, ranges: Ranges) -> Self {
+        Self {
+            context,
+            ranges,
+            refused: Refused::default(),
+            thread_blocks: ThreadBlocks::default(),
+            order: Order::default(),
+            gathering: None,
+            survey: None,
+            dropping: None,
+        }
+    }
+
+    /// Takes messages that were read at once.
+    pub(super) fn receive(&mut self, batch: Batch, now: Time) {
+        if batch.messages.is_empty() {
+            return;
+        }
+        if let Some(survey) = &mut self.survey {
+            survey.follow(&batch.messages);
+        }
+        self.order.receive(batch, now);
+    }
+
+    /// Pages came or went, so no event is missing.
+    pub(super) fn note_settled(&mut self) {
+        self.order.settle();
+        self.settle_survey();
+    }
+
+    pub(super) const fn settle_survey(&mut self) {
+        if let Some(survey) = &mut self.survey {
+            survey.settle();
+        }
+    }
+
+    /// Nobody uses it any more.
+    pub(super) fn close(&mut self) {
+        self.ranges = Ranges::default();
+        self.order = Order::default();
+        self.gathering = None;
+        self.survey = None;
+        self.dropping = None;
+    }
+}
