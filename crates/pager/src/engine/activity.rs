@@ -25,7 +25,7 @@ pub(super) enum Activity {
 impl<K: Kernel> Pager<K> {
     /// True if the program rested and has begun to run, or somebody needs a page of it.
     pub(super) fn stirs(&mut self) -> bool {
-        let Activity::Rests { spent } = self.activity else {
+        let Activity::Rests { spent } = self.local.activity else {
             return false;
         };
         if !self.is_busy() && self.kernel.processor_time() == Some(spent) {
@@ -38,33 +38,33 @@ impl<K: Kernel> Pager<K> {
     /// When to measure again, after local memory was found to be what it is now, and to have been
     /// `before`. Memory can grow though nobody runs: others may write into it.
     pub(super) fn measure_next(&mut self, before: u64, now: Time) -> Time {
-        let is_enough = self.resident <= self.budget.target() && !self.is_busy();
-        let is_still = is_enough && self.resident == before;
-        match (self.kernel.processor_time(), self.activity) {
+        let is_enough = self.local.pages <= self.budget.target() && !self.is_busy();
+        let is_still = is_enough && self.local.pages == before;
+        match (self.kernel.processor_time(), self.local.activity) {
             (Some(now_spent), Activity::Rests { spent }) if now_spent == spent && is_still => {}
             (Some(now_spent), Activity::Runs { spent, since })
                 if now_spent == spent && is_still =>
             {
                 if now.since(since) >= REST_AFTER && self.kernel.wake_when_run(true) {
-                    self.activity = Activity::Rests { spent };
+                    self.local.activity = Activity::Rests { spent };
                     // Somebody may have run before that was in effect.
                     self.stirs();
                 }
             }
             (Some(spent), _) => {
                 self.stop_resting();
-                self.activity = Activity::Runs { spent, since: now };
+                self.local.activity = Activity::Runs { spent, since: now };
             }
             (None, _) => self.stop_resting(),
         }
-        match self.activity {
+        match self.local.activity {
             Activity::Rests { .. } => now + MEASURE_INTERVAL_MAX,
-            _ => now + self.budget.measure_after(self.resident),
+            _ => now + self.budget.measure_after(self.local.pages),
         }
     }
 
     pub(super) const fn rests(&self) -> bool {
-        matches!(self.activity, Activity::Rests { .. })
+        matches!(self.local.activity, Activity::Rests { .. })
     }
 
     /// Back to the pace of a program that runs.
@@ -72,6 +72,6 @@ impl<K: Kernel> Pager<K> {
         if self.rests() {
             self.kernel.wake_when_run(false);
         }
-        self.activity = Activity::Unknown;
+        self.local.activity = Activity::Unknown;
     }
 }

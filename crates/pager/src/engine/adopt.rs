@@ -43,7 +43,7 @@ impl<K: Kernel> Pager<K> {
             } else if self.kernel.is_registered(page)
                 && let Some(queued) = self.adopt(page)
             {
-                self.replacement.inserted(queued);
+                self.candidates.queues.inserted(queued);
             }
         }
     }
@@ -70,7 +70,7 @@ impl<K: Kernel> Pager<K> {
         if self.table.entry(page).is_some() {
             return None;
         }
-        let stamp = self.next_stamp();
+        let stamp = self.candidates.next_stamp();
         let location = Location::Resident;
         let entry = PageEntry {
             location,
@@ -81,7 +81,7 @@ impl<K: Kernel> Pager<K> {
             stamp,
         };
         self.table.insert(page, entry);
-        self.tracked += 1;
+        self.candidates.count += 1;
         Some(Queued { page, stamp })
     }
 }

@@ -1,7 +1,7 @@
 //! Compares what the pager counts with what there is, for simulations: it walks all pages.
 
 use super::Pager;
-use super::evict::is_candidate;
+use super::candidates::is_candidate;
 use super::operation::OperationKind;
 use crate::entry::Location;
 use crate::frames::FrameState;
@@ -16,7 +16,7 @@ impl<K: Kernel> Pager<K> {
         let checks = [
             (
                 "resident pages",
-                self.tracked == self.pages_that(|l| l == Location::Resident),
+                self.candidates.count == self.pages_that(|l| l == Location::Resident),
             ),
             ("candidates for eviction", self.all_are_candidates()),
             (
@@ -54,16 +54,15 @@ impl<K: Kernel> Pager<K> {
 
     /// Each resident page has one place from which it can be chosen.
     fn all_are_candidates(&self) -> bool {
-        let places = self.replacement.places().iter();
-        let places = places.chain(&self.unmovable).chain(&self.zero_mapped);
+        let places = self.candidates.places();
         let mut valid: Vec<SpacePage> = places
-            .filter(|&&queued| is_candidate(&self.table, queued))
+            .filter(|&queued| is_candidate(&self.table, queued))
             .map(|queued| queued.page)
             .collect();
         let count = valid.len();
         valid.sort_unstable();
         valid.dedup();
-        count == valid.len() && count as u64 == self.tracked
+        count == valid.len() && count as u64 == self.candidates.count
     }
 
     fn writes(&self) -> u64 {
@@ -87,7 +86,8 @@ impl<K: Kernel> Pager<K> {
             .table
             .iter()
             .filter(|(_, entry)| entry.location == Location::Kept);
-        kept.map(|(page, _)| page).eq(self.kept.keys().copied())
+        kept.map(|(page, _)| page)
+            .eq(self.children.kept.keys().copied())
     }
 
     /// A page in a frame is what the frame holds, and what a frame holds is in it. Between turns none

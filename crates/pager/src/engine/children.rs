@@ -9,6 +9,7 @@ use crate::entry::{Location, PageEntry};
 use crate::frames::FrameState;
 use crate::{FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage};
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
 use legato_base::timeouts::CHILD_REACH;
@@ -22,6 +23,19 @@ const GIVEN_MAX: u64 = 256;
 /// Content of a page. In a box of its own, so that a weak reference to it does not hold its memory.
 #[derive(Debug)]
 pub(super) struct Content(Box<[u8; PAGE_SIZE]>);
+
+/// Forked children without a program of their own.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    pub(super) alive: BTreeMap<SpaceId, Child>,
+    /// When they are asked next whether they still live.
+    check_at: Time,
+    /// Content of pages that were on their way when their space was forked.
+    pub(super) kept: BTreeMap<SpacePage, Rc<Content>>,
+    /// Content taken over for one child, for the next, by its page and when that left. As long as
+    /// a page is out it does not change.
+    taken_over: BTreeMap<(SpacePage, u32), Weak<Content>>,
+}
 
 /// A forked child.
 #[derive(Clone, Copy, Debug)]
@@ -59,14 +73,14 @@ impl<K: Kernel> Pager<K> {
             }
         }
         self.counters.children_served += 1;
-        self.children.insert(
+        self.children.alive.insert(
             child,
             Child {
                 forked: now,
                 given: 0,
             },
         );
-        self.check_children_at = self.check_children_at.min(now + CHECK_AFTER_FORK);
+        self.children.check_at = self.children.check_at.min(now + CHECK_AFTER_FORK);
     }
 
     /// Gives a child its own entry for a page that was out of its parent.
@@ -83,7 +97,7 @@ impl<K: Kernel> Pager<K> {
         };
         let content = match (in_frame, entry.location) {
             (Some(frame), _) => Some(self.take_over(from, entry.stamp, frame)),
-            (None, Location::Kept) => self.kept.get(&from).cloned(),
+            (None, Location::Kept) => self.children.kept.get(&from).cloned(),
             (None, _) => None,
         };
         let shared = entry.far.filter(|_| content.is_none());
@@ -95,7 +109,9 @@ impl<K: Kernel> Pager<K> {
         if let Some(slot) = shared {
             self.store.extents.share(slot);
         }
-        self.kept.extend(content.map(|content| (to, content)));
+        self.children
+            .kept
+            .extend(content.map(|content| (to, content)));
         self.table.insert(
             to,
             PageEntry {
@@ -113,18 +129,21 @@ impl<K: Kernel> Pager<K> {
     /// one after the other share it.
     fn take_over(&mut self, page: SpacePage, stamp: u32, frame: FrameIndex) -> Rc<Content> {
         let key = (page, stamp);
-        if let Some(content) = self.taken_over.get(&key).and_then(Weak::upgrade) {
+        if let Some(content) = self.children.taken_over.get(&key).and_then(Weak::upgrade) {
             return content;
         }
-        if self.taken_over.len() > 2 * self.frames.total() as usize {
-            self.taken_over
+        if self.children.taken_over.len() > 2 * self.frames.total() as usize {
+            self.children
+                .taken_over
                 .retain(|_, content| content.strong_count() > 0);
         }
         let content = self
             .kernel
             .frames()
             .page(frame, |content| Rc::new(Content(Box::new(*content))));
-        self.taken_over.insert(key, Rc::downgrade(&content));
+        self.children
+            .taken_over
+            .insert(key, Rc::downgrade(&content));
         content
     }
 
@@ -132,7 +151,7 @@ impl<K: Kernel> Pager<K> {
     /// short.
     pub(super) fn must_wait_for_reach(&self, fault: Fault, now: Time) -> bool {
         let space = fault.page.space();
-        self.children.get(&space).is_some_and(|child| {
+        self.children.alive.get(&space).is_some_and(|child| {
             child.given >= GIVEN_MAX && self.will_be_reached(space, child, now) && self.is_pressed()
         })
     }
@@ -147,6 +166,7 @@ impl<K: Kernel> Pager<K> {
         let counted = self.kernel.resident_pages();
         let unreached = self
             .children
+            .alive
             .iter()
             .filter(|&(&space, child)| self.will_be_reached(space, child, now));
         counted + unreached.map(|(_, child)| child.given).sum::<u64>()
@@ -154,7 +174,7 @@ impl<K: Kernel> Pager<K> {
 
     /// A page entered a space that pages cannot leave.
     pub(super) fn count_given(&mut self, space: SpaceId) {
-        if let Some(child) = self.children.get_mut(&space) {
+        if let Some(child) = self.children.alive.get_mut(&space) {
             child.given += 1;
         }
     }
@@ -165,7 +185,7 @@ impl<K: Kernel> Pager<K> {
             return false;
         };
         self.frames.arrive(frame, fault.page, true);
-        self.demands.entry(fault.page).or_insert(fault.at);
+        self.waiting.expect(fault);
         self.fill_arrived();
         true
     }
@@ -173,7 +193,7 @@ impl<K: Kernel> Pager<K> {
     /// Puts a kept page into a frame that is taken; None while frames are short.
     fn frame_of_kept(&mut self, page: SpacePage) -> Option<FrameIndex> {
         let (frame, _) = self.take_frames(1)?;
-        let Some(content) = self.kept.remove(&page) else {
+        let Some(content) = self.children.kept.remove(&page) else {
             unreachable!("invariant: a kept page has content");
         };
         self.kernel
@@ -189,7 +209,7 @@ impl<K: Kernel> Pager<K> {
     /// memory that nobody asked for.
     pub(super) fn release_kept(&mut self) {
         while u64::from(self.frames.free()) > self.budget.reserve / 2 {
-            let Some((&page, _)) = self.kept.first_key_value() else {
+            let Some((&page, _)) = self.children.kept.first_key_value() else {
                 return;
             };
             let Some(frame) = self.frame_of_kept(page) else {
@@ -201,19 +221,20 @@ impl<K: Kernel> Pager<K> {
 
     /// Forgets children that have ended or run another program.
     pub(super) fn check_children(&mut self, now: Time) {
-        if self.children.is_empty() || now < self.check_children_at {
+        if self.children.alive.is_empty() || now < self.children.check_at {
             return;
         }
-        self.check_children_at = now + CHECK_INTERVAL;
+        self.children.check_at = now + CHECK_INTERVAL;
         let gone: Vec<SpaceId> = self
             .children
+            .alive
             .keys()
             .copied()
             .filter(|&space| !self.kernel.space_alive(space))
             .collect();
         for space in gone {
             self.close_space(space);
-            self.children.remove(&space);
+            self.children.alive.remove(&space);
         }
     }
 
@@ -225,16 +246,14 @@ impl<K: Kernel> Pager<K> {
     fn close_space(&mut self, space: SpaceId) {
         self.kernel.close_space(space);
         self.remove(space, PageRange::ALL);
-        self.stalled.retain(|fault| fault.page.space() != space);
-        self.out_of_reach
-            .retain(|fault| fault.page.space() != space);
+        self.waiting.retain(|fault| fault.page.space() != space);
     }
 
     pub(super) fn children_deadline(&self) -> Time {
-        if self.children.is_empty() {
+        if self.children.alive.is_empty() {
             Time::NEVER
         } else {
-            self.check_children_at
+            self.children.check_at
         }
     }
 }

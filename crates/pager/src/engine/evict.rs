@@ -3,9 +3,7 @@
 
 use super::Pager;
 use crate::entry::Location;
-use crate::entry::PageEntry;
 use crate::replacement::Queued;
-use crate::table::PageTable;
 use crate::{Departure, EvictError, FrameIndex, FrameMemory, Kernel, PageRange, SpacePage};
 use alloc::vec::Vec;
 use legato_base::PageChecksum;
@@ -20,16 +18,18 @@ impl<K: Kernel> Pager<K> {
     /// settle first.
     pub(super) fn evict(&mut self, count: u64) -> Option<u64> {
         let room = u64::from(self.frames.empty());
-        let victims = self.choose_victims(count.min(room).min(self.pages_to_spare()));
+        let count = count.min(room).min(self.pages_to_spare());
+        let victims = self.candidates.choose(count, &self.table);
         self.evict_pages(victims)
     }
 
     /// Pages that may leave, as far as it is known.
     pub(super) fn pages_to_spare(&self) -> u64 {
-        let working_set = WORKING_SET_MIN * (1 + self.children.len() as u64);
-        self.tracked
+        let working_set = WORKING_SET_MIN * (1 + self.children.alive.len() as u64);
+        self.candidates
+            .count
             .saturating_sub(working_set.min(self.budget.limit / 8))
-            .saturating_sub(self.unmovable.len() as u64)
+            .saturating_sub(self.candidates.unmovable())
     }
 
     /// As [`Self::evict`], for pages that are chosen already and in no queue.
@@ -52,7 +52,7 @@ impl<K: Kernel> Pager<K> {
             }
             stayed.extend(rest);
             if unsettled || tried == 0 {
-                self.queue_again(&stayed);
+                self.candidates.queue_again(&stayed);
                 return (!unsettled).then_some(evicted);
             }
             victims = stayed;
@@ -106,21 +106,6 @@ impl<K: Kernel> Pager<K> {
         run.moved + failed.len() as u32
     }
 
-    fn choose_victims(&mut self, count: u64) -> Vec<Queued> {
-        let table = &self.table;
-        let mut valid = |queued: Queued| is_candidate(table, queued);
-        let mut victims = Vec::new();
-        self.replacement
-            .choose(count as usize, &mut valid, &mut victims);
-        victims
-    }
-
-    fn queue_again(&mut self, victims: &[Queued]) {
-        for &victim in victims {
-            self.replacement.inserted(victim);
-        }
-    }
-
     fn handle_evict_error(&mut self, failed: Queued, error: Option<EvictError>) {
         match error {
             Some(EvictError::Pinned) => self.counters.pages_pinned += 1,
@@ -134,7 +119,7 @@ impl<K: Kernel> Pager<K> {
         }
         // Later, when the device, the lock or the protection may be gone. Not at once: each try
         // costs as much as moving a page, and a queue of such pages would take all of the time.
-        self.unmovable.push_back(failed);
+        self.candidates.set_aside(failed);
     }
 
     /// True if only the kernel knows the page's content.
@@ -145,13 +130,13 @@ impl<K: Kernel> Pager<K> {
     /// The page is in a frame now; what must happen to its content?
     fn handle_moved_out(&mut self, page: SpacePage, frame: FrameIndex) {
         self.counters.pages_evicted += 1;
-        self.tracked -= 1;
+        self.candidates.count -= 1;
         if self.kernel.moves_memory(page.space()) {
             self.frames.mark_foreign(frame);
         }
         self.eviction_clock = self.eviction_clock.wrapping_add(1);
         let Some(entry) = self.table.entry_mut(page) else {
-            // `choose_victims` took it from the table in this very call.
+            // `Candidates::choose` took it from the table in this very call.
             unreachable!("invariant: a victim is in the table");
         };
         entry.location = Location::InFrame(frame);
@@ -190,11 +175,4 @@ impl<K: Kernel> Pager<K> {
             self.prefetcher.handle_unused(1);
         }
     }
-}
-
-/// True if a place in a queue still stands for a resident page.
-pub(super) fn is_candidate(table: &PageTable<PageEntry>, queued: Queued) -> bool {
-    table
-        .entry(queued.page)
-        .is_some_and(|entry| entry.location == Location::Resident && entry.stamp == queued.stamp)
 }

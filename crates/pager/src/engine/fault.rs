@@ -4,11 +4,35 @@ use super::{Fault, Pager, PagerEvent, PagerFabric};
 use crate::entry::{Location, PageEntry};
 use crate::frames::FrameState;
 use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
-use legato_base::Time;
 
 /// A page that the table calls resident may fault once for each thread that raced for it. This
 /// many times in a row means that the kernel has lost it.
 const SPURIOUS_FAULTS_MAX: u32 = 10_000;
+
+/// Faults in a row on one page that the table says is resident.
+#[derive(Debug, Default)]
+pub(super) struct SpuriousFaults {
+    page: Option<SpacePage>,
+    count: u32,
+}
+
+impl SpuriousFaults {
+    /// One more. True if so many cannot be threads that raced.
+    fn is_too_many(&mut self, page: SpacePage) -> bool {
+        let before = if self.page == Some(page) {
+            self.count
+        } else {
+            0
+        };
+        self.page = Some(page);
+        self.count = before + 1;
+        let is_too_many = self.count > SPURIOUS_FAULTS_MAX;
+        if is_too_many {
+            self.count = 0;
+        }
+        is_too_many
+    }
+}
 
 impl<K: Kernel> Pager<K> {
     /// A thread touched a missing page, and waits.
@@ -17,29 +41,29 @@ impl<K: Kernel> Pager<K> {
         let writing = self.frames.writing();
         if self.must_wait_for_reach(fault, net.now) {
             self.counters.faults_stalled += 1;
-            self.out_of_reach.push_back(fault);
+            self.waiting.out_of_reach.push_back(fault);
         } else if !self.serve(fault, net) {
             self.counters.faults_stalled += 1;
-            self.stalled.push_back(fault);
+            self.waiting.stalled.push_back(fault);
         }
         self.wrote_in_fault |= self.frames.writing() > writing;
     }
 
     /// Faults that had to wait, oldest first.
     pub(super) fn retry_stalled(&mut self, net: &mut PagerFabric<'_>) {
-        for fault in core::mem::take(&mut self.out_of_reach) {
+        for fault in core::mem::take(&mut self.waiting.out_of_reach) {
             if self.must_wait_for_reach(fault, net.now) {
-                self.out_of_reach.push_back(fault);
+                self.waiting.out_of_reach.push_back(fault);
             } else {
-                self.stalled.push_back(fault);
+                self.waiting.stalled.push_back(fault);
             }
         }
-        for _ in 0..self.stalled.len() {
-            let Some(fault) = self.stalled.pop_front() else {
+        for _ in 0..self.waiting.stalled.len() {
+            let Some(fault) = self.waiting.stalled.pop_front() else {
                 return;
             };
             if !self.serve(fault, net) {
-                self.stalled.push_front(fault);
+                self.waiting.stalled.push_front(fault);
                 return;
             }
         }
@@ -70,7 +94,7 @@ impl<K: Kernel> Pager<K> {
         };
         self.counters.faults_zero_filled += 1;
         self.zero_fill(fault.page, frame, true);
-        self.demands.entry(fault.page).or_insert(fault.at);
+        self.waiting.expect(fault);
         let window = self.advise(fault.page);
         self.fill_arrived();
         self.prefetch_untouched(fault.page, window);
@@ -152,7 +176,7 @@ impl<K: Kernel> Pager<K> {
                 true
             }
             _ => {
-                self.demand(fault.page, frame, fault.at);
+                self.demand(fault, frame);
                 true
             }
         }
@@ -167,7 +191,7 @@ impl<K: Kernel> Pager<K> {
             entry.prefetched = false;
             entry.returning = true;
         }
-        self.demands.entry(fault.page).or_insert(fault.at);
+        self.waiting.expect(fault);
         self.fill_arrived();
     }
 
@@ -184,7 +208,7 @@ impl<K: Kernel> Pager<K> {
         ) {
             return self.serve_lost(fault.page);
         }
-        self.demands.entry(fault.page).or_insert(fault.at);
+        self.waiting.expect(fault);
         let window = self.advise(fault.page);
         // The demanded page goes in before the first prefetch is posted.
         self.turn_fabric(net);
@@ -194,10 +218,10 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// A page that is on its way has been asked for.
-    fn demand(&mut self, page: SpacePage, frame: FrameIndex, at: Time) {
-        self.demands.entry(page).or_insert(at);
+    fn demand(&mut self, fault: Fault, frame: FrameIndex) {
+        self.waiting.expect(fault);
         self.frames.demand(frame);
-        if let Some(entry) = self.table.entry_mut(page) {
+        if let Some(entry) = self.table.entry_mut(fault.page) {
             entry.prefetched = false;
         }
     }
@@ -208,7 +232,7 @@ impl<K: Kernel> Pager<K> {
     fn serve_dropped(&mut self, page: SpacePage) -> bool {
         match self.kernel.zero_in(page) {
             Ok(()) => {
-                self.resident += 1;
+                self.local.pages += 1;
                 true
             }
             Err(FillError::Again | FillError::NoMemory) => false,
@@ -220,13 +244,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn serve_spurious(&mut self, page: SpacePage) {
-        self.spurious = if self.spurious.0 == page {
-            (page, self.spurious.1 + 1)
-        } else {
-            (page, 1)
-        };
-        if self.spurious.1 > SPURIOUS_FAULTS_MAX {
-            self.spurious.1 = 0;
+        if self.spurious.is_too_many(page) {
             self.events.push_back(PagerEvent::PageVanished { page });
             return;
         }
@@ -235,7 +253,7 @@ impl<K: Kernel> Pager<K> {
 
     /// False while the kernel cannot poison: the thread goes on waiting.
     fn serve_lost(&mut self, page: SpacePage) -> bool {
-        self.demands.remove(&page);
+        self.waiting.forget(page);
         self.poison(page)
     }
 }

@@ -56,7 +56,8 @@ impl<K: Kernel> Pager<K> {
                     entry.prefetched = !demanded;
                 }
                 // Prefetched pages count too: a walk that goes on would have faulted on them.
-                self.replacement
+                self.candidates
+                    .queues
                     .refaulted(page, self.eviction_clock.wrapping_sub(stamp));
                 true
             }
@@ -123,7 +124,7 @@ impl<K: Kernel> Pager<K> {
             // The connection is going down with it; what that means for the page comes next.
             entry.location = Location::Far;
             self.frames.release(frame);
-            self.wait_again(page, now);
+            self.waiting.start_again(page, now);
             return;
         }
         self.counters.pages_fetched += 1;
@@ -145,7 +146,7 @@ impl<K: Kernel> Pager<K> {
                 mismatch,
             });
         }
-        self.wait_again(page, now);
+        self.waiting.start_again(page, now);
     }
 
     /// A fetch that never ends: its page is served anew, and the frame is nobody's.
@@ -156,7 +157,7 @@ impl<K: Kernel> Pager<K> {
             && let Some(entry) = self.table.entry_mut(page)
         {
             entry.location = Location::Far;
-            self.wait_again(page, now);
+            self.waiting.start_again(page, now);
         }
     }
 
@@ -172,13 +173,5 @@ impl<K: Kernel> Pager<K> {
         frames.header(frame, |header| {
             frames.page(frame, |page| expected.verify(header, page))
         })
-    }
-
-    /// Threads that wait for a page are served anew, now that its state has changed.
-    fn wait_again(&mut self, page: SpacePage, now: Time) {
-        if let Some(at) = self.demands.remove(&page) {
-            let at = at.min(now);
-            self.stalled.push_back(super::Fault { page, at });
-        }
     }
 }

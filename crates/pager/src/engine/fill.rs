@@ -32,7 +32,7 @@ impl<K: Kernel> Pager<K> {
                 if self.kernel.moves_memory(arrival.page.space()) {
                     self.frames.emptied(arrival.frame);
                 } else {
-                    self.resident += 1;
+                    self.local.pages += 1;
                     self.frames.release(arrival.frame);
                 }
                 self.entered(arrival.page);
@@ -68,7 +68,7 @@ impl<K: Kernel> Pager<K> {
         match error {
             FillError::CopyOnly => match self.kernel.copy_in(failed.frame, failed.page) {
                 Ok(()) => {
-                    self.resident += 1;
+                    self.local.pages += 1;
                     self.frames.release(failed.frame);
                     self.entered(failed.page);
                 }
@@ -106,16 +106,14 @@ impl<K: Kernel> Pager<K> {
     fn forget_arrival(&mut self, gone: Arrival) {
         let entry = self.table.remove(gone.page);
         self.release_far(entry.and_then(|entry| entry.far));
-        self.demands.remove(&gone.page);
+        self.waiting.forget(gone.page);
         self.frames.release(gone.frame);
         self.kernel.wake(gone.page);
     }
 
     /// The page is in its address space.
     fn entered(&mut self, page: SpacePage) {
-        if let Some(at) = self.demands.remove(&page) {
-            self.served_since.push(at);
-        }
+        self.waiting.entered(page);
         if !self.kernel.can_evict(page.space()) {
             self.count_given(page.space());
             // Nothing is known of it from here on. When pages can leave, it is found there.
@@ -123,18 +121,18 @@ impl<K: Kernel> Pager<K> {
             self.release_far(entry.and_then(|entry| entry.far));
             return;
         }
-        let stamp = self.next_stamp();
+        let stamp = self.candidates.next_stamp();
         let Some(entry) = self.table.entry_mut(page) else {
             unreachable!("invariant: a page that enters is in the table");
         };
         entry.location = Location::Resident;
         entry.stamp = stamp;
-        self.tracked += 1;
+        self.candidates.count += 1;
         let queued = Queued { page, stamp };
         if core::mem::take(&mut entry.returning) {
-            self.replacement.returned(queued);
+            self.candidates.queues.returned(queued);
         } else {
-            self.replacement.inserted(queued);
+            self.candidates.queues.inserted(queued);
         }
     }
 }

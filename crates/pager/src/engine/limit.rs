@@ -32,12 +32,12 @@ impl<K: Kernel> Pager<K> {
         self.budget = self.budget.with_limit(limit);
         self.note_share();
         self.stop_resting();
-        self.measure_at = Time::ZERO;
+        self.local.measure_at = Time::ZERO;
     }
 
     pub fn usage(&self) -> PagerUsage {
         // Of a limit that leaves enough for what is local.
-        let resident = Bytes::pages(self.resident);
+        let resident = Bytes::pages(self.local.pages);
         let limit = Bytes::pages(self.budget.limit);
         let enough = self.budget.with_limit(resident.max(limit));
         let step = enough.headroom + 2 * enough.reserve;
@@ -46,10 +46,10 @@ impl<K: Kernel> Pager<K> {
             limit,
             step: Bytes::pages(step),
             full: self.is_pressed(),
-            starving: self.starving,
+            starving: self.shortage.is_starving,
             stuck: self.is_stuck(),
             traffic: self.counters.faults + self.counters.pages_evicted,
-            spaces: 1 + u32::try_from(self.children.len()).unwrap_or(u32::MAX - 1),
+            spaces: 1 + u32::try_from(self.children.alive.len()).unwrap_or(u32::MAX - 1),
         }
     }
 

@@ -1,7 +1,8 @@
 //! How much is local: frames for faults, frames given back to the system, pages that must leave,
 //! memory to take charge of.
 
-use super::evict::is_candidate;
+use super::activity::Activity;
+use super::candidates::is_candidate;
 use super::{Pager, PagerFabric};
 use crate::entry::Location;
 use crate::replacement::Queued;
@@ -22,15 +23,32 @@ const CHARGE_AGAIN: Duration = Duration::from_millis(20);
 /// Frames that get new memory while a fault waits for one.
 const RENEWED_IN_FAULT: u64 = 8;
 
+/// What is local, as far as it is known.
+#[derive(Debug, Default)]
+pub(super) struct LocalMemory {
+    /// Of all address spaces and the frames, in pages: as measured, and what has changed since.
+    pub(super) pages: u64,
+    pub(super) measure_at: Time,
+    pub(super) activity: Activity,
+    /// When to look again for memory to take charge of, after there was none.
+    look_again_at: Time,
+    /// The least local memory since that time.
+    least_since_look: u64,
+    /// More pages should leave than one batch took out.
+    pub(super) owes_eviction: bool,
+    /// No more faults get frames in this turn.
+    is_receding: bool,
+}
+
 impl<K: Kernel> Pager<K> {
     /// Takes up to `count` neighbouring frames with memory for pages that come in; at least one,
     /// or None when the fault must wait.
     pub(super) fn take_frames(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
-        if self.receding {
+        if self.local.is_receding {
             return None;
         }
         let taken = self.take_any_frames(count);
-        self.receding = self.is_beyond_limit();
+        self.local.is_receding = self.is_beyond_limit();
         taken
     }
 
@@ -93,13 +111,13 @@ impl<K: Kernel> Pager<K> {
                 self.frames.release(frame.plus(step));
             }
         }
-        self.resident = self.resident.saturating_sub(u64::from(dropped));
+        self.local.pages = self.local.pages.saturating_sub(u64::from(dropped));
         dropped
     }
 
     /// Gives memory to up to `count` empty frames, within the budget.
     fn grow_frames(&mut self, count: u64) {
-        let room = self.budget.target().saturating_sub(self.resident);
+        let room = self.budget.target().saturating_sub(self.local.pages);
         self.add_memory(count.min(room));
     }
 
@@ -119,7 +137,7 @@ impl<K: Kernel> Pager<K> {
                     self.frames.emptied(frame.plus(step));
                 }
             }
-            self.resident += u64::from(added);
+            self.local.pages += u64::from(added);
             wanted -= u64::from(run);
             if added < run {
                 return;
@@ -148,10 +166,10 @@ impl<K: Kernel> Pager<K> {
         // In every turn: with pages that came by faults there is enough to evict, and nobody looks for
         // more.
         self.charge(Kernel::finish_registering);
-        if net.now >= self.measure_at || self.stirs() {
+        if net.now >= self.local.measure_at || self.stirs() {
             self.measure(net.now);
         }
-        let over = self.resident.saturating_sub(self.budget.target());
+        let over = self.local.pages.saturating_sub(self.budget.target());
         while self.frames_unused() < over + self.budget.reserve && self.victims_to_spare(over) {
             if !self.reclaim_victim() {
                 break;
@@ -165,7 +183,7 @@ impl<K: Kernel> Pager<K> {
         let still_over = over.saturating_sub(dropped);
         self.shed_frames(still_over.min(u64::from(self.frames.free())));
         // Nothing of a small program ever leaves: it needs no reserve.
-        if self.tracked > 0 || self.is_pressed() {
+        if self.candidates.count > 0 || self.is_pressed() {
             let missing = self.budget.reserve.saturating_sub(self.frames_unused());
             // What was dropped is had again as fresh memory, whatever else may have grown.
             self.add_memory(missing.min(dropped.saturating_sub(over)));
@@ -173,7 +191,7 @@ impl<K: Kernel> Pager<K> {
             self.grow_frames(missing);
         }
         // One fault in each turn, so that whoever holds up the others goes on too.
-        self.receding = false;
+        self.local.is_receding = false;
         self.retry_unmovable(net.now);
         self.adopt_written(net.now);
         self.search_strays(net.now);
@@ -185,8 +203,9 @@ impl<K: Kernel> Pager<K> {
     /// makes room for another only if it leaves nothing behind: where forked children share it, it
     /// is in memory until it has left them all.
     fn is_beyond_limit(&self) -> bool {
-        let leaving = self.eviction_owed || self.frames.done() > 0 || self.frames.writing() > 0;
-        leaving && self.resident > self.budget.limit
+        let leaving =
+            self.local.owes_eviction || self.frames.done() > 0 || self.frames.writing() > 0;
+        leaving && self.local.pages > self.budget.limit
     }
 
     /// Frames that have memory and hold nothing.
@@ -205,17 +224,17 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn measure(&mut self, now: Time) {
-        let before = self.resident;
-        self.resident = self.count_resident(now);
-        self.resident_since_look = self.resident_since_look.min(self.resident);
+        let before = self.local.pages;
+        self.local.pages = self.count_resident(now);
+        self.local.least_since_look = self.local.least_since_look.min(self.local.pages);
         self.counters.cache_bytes_peak = self
             .counters
             .cache_bytes_peak
-            .max(Bytes::pages(self.resident).0);
-        self.measure_at = self.measure_next(before, now);
+            .max(Bytes::pages(self.local.pages).0);
+        self.local.measure_at = self.measure_next(before, now);
         // What the pager is not in charge of grows faster than pages leave. Once it is in charge
         // of everything, growth waits for frames.
-        if self.resident > self.budget.target() + self.budget.headroom / 2 {
+        if self.local.pages > self.budget.target() + self.budget.headroom / 2 {
             self.look_for_more(u64::MAX, now);
         } else if self.is_pressed() && !self.rests() {
             self.share_the_load(now);
@@ -226,9 +245,10 @@ impl<K: Kernel> Pager<K> {
     /// that it may evict leave and come back without end, while the rest stays for ever.
     fn share_the_load(&mut self, now: Time) {
         let program = self
-            .resident
+            .local
+            .pages
             .saturating_sub(u64::from(self.frames.with_memory()));
-        if self.tracked * 2 < program {
+        if self.candidates.count * 2 < program {
             self.look_for_more(program / 4, now);
         }
     }
@@ -236,31 +256,31 @@ impl<K: Kernel> Pager<K> {
     /// Takes charge of more, unless there was no more a moment ago, or nobody has run since. What has come
     /// since then shows as growth. To look in every turn would take all of the time, of which the program needs some.
     fn look_for_more(&mut self, pages: u64, now: Time) {
-        let grown = self.resident.saturating_sub(self.resident_since_look);
-        let is_early = now < self.charge_again_at || self.rests();
+        let grown = self.local.pages.saturating_sub(self.local.least_since_look);
+        let is_early = now < self.local.look_again_at || self.rests();
         if is_early && grown <= self.budget.headroom / 32 {
             return;
         }
-        let before = self.tracked;
+        let before = self.candidates.count;
         self.charge(|kernel, charges| kernel.register_more(pages, charges));
-        if self.tracked == before {
+        if self.candidates.count == before {
             self.suspect_strays(now);
-            self.charge_again_at = now + CHARGE_AGAIN;
-            self.resident_since_look = self.resident;
+            self.local.look_again_at = now + CHARGE_AGAIN;
+            self.local.least_since_look = self.local.pages;
         }
     }
 
     pub(super) const fn is_pressed(&self) -> bool {
-        self.resident + self.budget.reserve >= self.budget.target()
+        self.local.pages + self.budget.reserve >= self.budget.target()
     }
 
     /// Evicts before the reserve is empty, so that no fault has to wait for it.
     fn evict_ahead(&mut self, now: Time) {
-        self.eviction_owed = false;
+        self.local.owes_eviction = false;
         if !self.is_pressed() {
             return;
         }
-        let over = self.resident.saturating_sub(self.budget.target());
+        let over = self.local.pages.saturating_sub(self.budget.target());
         let wanted = over + self.budget.reserve + self.budget.victims_kept();
         let ready = self.frames_unused()
             + u64::from(self.frames.done() + self.frames.queued() + self.frames.writing());
@@ -274,7 +294,7 @@ impl<K: Kernel> Pager<K> {
         };
         let batch = missing.clamp(least, EVICT_BATCH);
         let evicted = self.evict(batch);
-        self.eviction_owed = evicted.is_some_and(|evicted| evicted > 0) && batch < missing;
+        self.local.owes_eviction = evicted.is_some_and(|evicted| evicted > 0) && batch < missing;
         if evicted.is_some_and(|evicted| evicted < batch) {
             self.look_for_more(batch, now);
         }
@@ -298,9 +318,9 @@ impl<K: Kernel> Pager<K> {
                     continue;
                 };
                 if is_zero {
-                    self.zero_mapped.push(queued);
+                    self.candidates.zero_mapped.push(queued);
                 } else {
-                    self.replacement.inserted(queued);
+                    self.candidates.queues.inserted(queued);
                 }
             }
         }
@@ -310,12 +330,11 @@ impl<K: Kernel> Pager<K> {
     /// memory without a fault, as fast as the kernel can copy; once out, the write faults and
     /// waits its turn.
     fn expel_zero_mapped(&mut self, now: Time) {
-        if self.zero_mapped.is_empty() {
+        if self.candidates.zero_mapped.is_empty() {
             return;
         }
         let room = (self.frames.empty() as usize).min(ZERO_MAPPED_BATCH);
-        let rest = self.zero_mapped.split_off(room.min(self.zero_mapped.len()));
-        let batch = core::mem::replace(&mut self.zero_mapped, rest);
+        let batch = self.candidates.take_zero_mapped(room);
         let table = &self.table;
         let valid = |queued: &Queued| is_candidate(table, *queued);
         let batch: Vec<Queued> = batch.into_iter().filter(valid).collect();
@@ -325,6 +344,6 @@ impl<K: Kernel> Pager<K> {
         let surplus = u64::from(self.frames.free()).saturating_sub(self.budget.reserve);
         self.shed_frames(surplus);
         // The frames that were shed may have held no memory.
-        self.resident = self.count_resident(now);
+        self.local.pages = self.count_resident(now);
     }
 }

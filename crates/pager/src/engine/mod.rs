@@ -10,6 +10,7 @@
 mod activity;
 mod adopt;
 mod audit;
+mod candidates;
 mod children;
 mod evict;
 mod fault;
@@ -23,32 +24,35 @@ mod round;
 mod space;
 mod strays;
 mod stuck;
+mod waiting;
 mod write_back;
 
 use crate::entry::PageEntry;
 use crate::far::{FarStore, StoreEvent};
 use crate::frames::FrameTable;
 use crate::prefetch::Prefetcher;
-use crate::replacement::{Queued, Replacement};
+use crate::replacement::Replacement;
 use crate::table::PageTable;
 use crate::{Budget, FrameBuffer, FrameIndex, Kernel, NodeIndex, PageRange, SpaceId, SpacePage};
-use activity::Activity;
 use adopt::Adoption;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
-use children::{Child, Content};
-use legato_base::timeouts::Patience;
+use candidates::Candidates;
+use children::Children;
+use fault::SpuriousFaults;
 use legato_base::wire::slot::SlotMismatch;
 use legato_base::wire::stats::{AgentCounters, StatsPage};
 use legato_base::{Bytes, ClientId, PageNumber, Time};
 use legato_fabric::{ConnectError, Fabric, FabricEvent, OperationId};
 use legato_verbs::{Address, Provider};
 pub use limit::PagerUsage;
+use memory::LocalMemory;
 use operation::Operation;
 pub use round::{Incoming, Round};
 use strays::StraySearch;
+use stuck::Shortage;
+use waiting::Waiting;
 
 /// What one pager is told at its start.
 #[derive(Clone, Debug)]
@@ -145,62 +149,25 @@ pub struct Pager<K: Kernel> {
     client: ClientId,
     store: FarStore,
     table: PageTable<PageEntry>,
-    /// Forked children without a program of their own.
-    children: BTreeMap<SpaceId, Child>,
-    /// Content of pages that were on their way when their space was forked.
-    kept: BTreeMap<SpacePage, Rc<Content>>,
-    /// Content taken over for one child, for the next, by its page and when that left. As long as
-    /// a page is out it does not change.
-    taken_over: BTreeMap<(SpacePage, u32), Weak<Content>>,
+    children: Children,
     frames: FrameTable,
-    replacement: Box<dyn Replacement>,
+    candidates: Candidates,
     prefetcher: Prefetcher,
     operations: BTreeMap<OperationId, Operation>,
-    /// Faults that wait for a frame, a slot of a queue, or their address space to settle.
-    stalled: VecDeque<Fault>,
-    /// Faults of children that are out of the pager's reach and have had their part.
-    out_of_reach: VecDeque<Fault>,
-    /// When the first thread began to wait for a page that is on its way.
-    demands: BTreeMap<SpacePage, Time>,
-    /// When the threads began to wait whose pages have entered since times were last accounted.
-    served_since: Vec<Time>,
-    /// Faults in a row on a page that the table says is resident.
-    spurious: (SpacePage, u32),
+    waiting: Waiting,
+    spurious: SpuriousFaults,
     /// Pages that were written although they were to be dropped, in the order of their time.
     adoptions: VecDeque<Adoption>,
     strays: StraySearch,
-    /// Pages in no queue, because they could not leave when they were to.
-    unmovable: VecDeque<Queued>,
-    retry_unmovable_at: Time,
-    /// How often in a row nothing could leave, although more was local than there may be.
-    times_in_vain: u32,
-    /// Pages that only map the kernel's page of zeros, to be taken out soon.
-    zero_mapped: Vec<Queued>,
-    /// Pages in the table that are resident: the candidates for eviction.
-    tracked: u64,
-    /// When to look again for memory to take charge of, after there was none.
-    charge_again_at: Time,
-    /// The least local memory since that time.
-    resident_since_look: u64,
-    /// More pages should leave than one batch took out.
-    eviction_owed: bool,
+    local: LocalMemory,
     /// Something has happened at the fabric in the last turn.
     progressed: bool,
-    /// No more faults get frames in this turn.
-    receding: bool,
     /// A write-back was posted while a fault was served: its thread has waited for it in vain.
     wrote_in_fault: bool,
-    resident: u64,
-    measure_at: Time,
-    activity: Activity,
-    check_children_at: Time,
-    starved: Option<Patience>,
-    starving: bool,
+    shortage: Shortage,
     last_version: u64,
-    last_stamp: u32,
     eviction_clock: u32,
     ready_reported: bool,
-    end_reported: bool,
     events: VecDeque<PagerEvent>,
     counters: AgentCounters,
     stats: StatsPage,
@@ -221,42 +188,22 @@ impl<K: Kernel> Pager<K> {
             client: config.client,
             store: FarStore::connect(config.client, &config.nodes, net),
             table: PageTable::default(),
-            children: BTreeMap::new(),
-            out_of_reach: VecDeque::new(),
-            kept: BTreeMap::new(),
-            taken_over: BTreeMap::new(),
+            children: Children::default(),
             frames: FrameTable::new(budget.frames()),
-            replacement,
+            candidates: Candidates::new(replacement),
             prefetcher: Prefetcher::default(),
             operations: BTreeMap::new(),
-            stalled: VecDeque::new(),
-            demands: BTreeMap::new(),
-            served_since: Vec::new(),
-            spurious: (SpacePage::new(SpaceId::OWN, PageNumber(0)), 0),
+            waiting: Waiting::default(),
+            spurious: SpuriousFaults::default(),
             adoptions: VecDeque::new(),
             strays: StraySearch::default(),
-            unmovable: VecDeque::new(),
-            times_in_vain: 0,
-            retry_unmovable_at: Time::ZERO,
-            zero_mapped: Vec::new(),
-            tracked: 0,
-            charge_again_at: Time::ZERO,
-            resident_since_look: 0,
-            eviction_owed: false,
+            local: LocalMemory::default(),
             progressed: false,
-            receding: false,
             wrote_in_fault: false,
-            resident: 0,
-            measure_at: Time::ZERO,
-            activity: Activity::default(),
-            check_children_at: Time::ZERO,
-            starved: None,
-            starving: false,
+            shortage: Shortage::default(),
             last_version: 0,
-            last_stamp: 0,
             eviction_clock: 0,
             ready_reported: false,
-            end_reported: false,
             events: VecDeque::new(),
             counters: AgentCounters::default(),
             stats: StatsPage::default(),
@@ -278,7 +225,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Counters and fault times so far.
     pub fn stats(&mut self) -> &StatsPage {
-        self.counters.cache_bytes_current = Bytes::pages(self.resident).0;
+        self.counters.cache_bytes_current = Bytes::pages(self.local.pages).0;
         self.counters.far_pages_current = self.store.extents.used();
         self.stats.counters = self.counters;
         &self.stats
@@ -286,7 +233,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Forked children whose memory this pager serves.
     pub fn children(&self) -> usize {
-        self.children.len()
+        self.children.alive.len()
     }
 
     /// Frames that hold or await a page.
@@ -322,7 +269,7 @@ impl<K: Kernel> Pager<K> {
         self.report_starvation(net.now);
         fabric_deadline
             .min(again)
-            .min(self.measure_at)
+            .min(self.local.measure_at)
             .min(self.children_deadline())
             .min(self.store.ask_at())
     }
@@ -331,10 +278,9 @@ impl<K: Kernel> Pager<K> {
     pub fn is_busy(&self) -> bool {
         !self.operations.is_empty()
             || self.frames.has_arrived()
-            || !self.stalled.is_empty()
-            || !self.out_of_reach.is_empty()
-            || !self.zero_mapped.is_empty()
-            || self.eviction_owed
+            || !self.waiting.is_empty()
+            || !self.candidates.zero_mapped.is_empty()
+            || self.local.owes_eviction
     }
 
     fn turn_fabric(&mut self, net: &mut PagerFabric<'_>) -> Time {
@@ -379,10 +325,5 @@ impl<K: Kernel> Pager<K> {
     /// Why a node could not be connected to, if that is what happened to it.
     pub fn node_failure(&self, node: NodeIndex) -> Option<&ConnectError> {
         self.store.failure(node)
-    }
-
-    fn next_stamp(&mut self) -> u32 {
-        self.last_stamp = self.last_stamp.wrapping_add(1);
-        self.last_stamp
     }
 }

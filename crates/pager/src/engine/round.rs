@@ -63,13 +63,13 @@ impl<K: Kernel> Pager<K> {
 
     /// Records how long the faults took that have been served since the last call.
     fn account_served(&mut self, now: Time) {
-        for at in self.served_since.drain(..) {
+        for at in self.waiting.take_served() {
             self.stats.fault_ns.record(now.since(at).as_nanos());
         }
     }
 
     /// False if the last turn has shown nothing new, so that the next one at once will not either.
     const fn has_progressed(&self) -> bool {
-        self.progressed || self.eviction_owed
+        self.progressed || self.local.owes_eviction
     }
 }

@@ -1,6 +1,6 @@
 //! The program changes its address space.
 
-use super::{Fault, Pager, PagerEvent, PagerFabric, SpaceEvent};
+use super::{Pager, PagerEvent, PagerFabric, SpaceEvent};
 use crate::entry::{Location, PageEntry};
 use crate::frames::FrameState;
 use crate::replacement::Queued;
@@ -26,7 +26,7 @@ impl<K: Kernel> Pager<K> {
         self.strays.leave_out(space, range);
         for (page, entry) in self.table.remove_range(space, range) {
             self.abandon(page, entry);
-            self.demands.remove(&page);
+            self.waiting.forget(page);
             self.kernel.wake(page);
         }
     }
@@ -47,15 +47,13 @@ impl<K: Kernel> Pager<K> {
     /// waits faults again.
     pub(super) fn forget_stalled(&mut self, space: SpaceId, range: PageRange) {
         let kernel = &mut self.kernel;
-        let mut is_valid = |fault: &Fault| {
+        self.waiting.retain(|fault| {
             let void = fault.page.space() == space && range.contains(fault.page.page());
             if void {
                 kernel.wake(fault.page);
             }
             !void
-        };
-        self.stalled.retain(&mut is_valid);
-        self.out_of_reach.retain(&mut is_valid);
+        });
     }
 
     /// Gives up everything that an entry held.
@@ -63,9 +61,9 @@ impl<K: Kernel> Pager<K> {
         self.release_far(entry.far);
         match entry.location {
             Location::Kept => {
-                self.kept.remove(&page);
+                self.children.kept.remove(&page);
             }
-            Location::Resident => self.tracked -= 1,
+            Location::Resident => self.candidates.count -= 1,
             Location::Far | Location::Lost => {}
             Location::InFrame(frame) => match self.frames.state(frame) {
                 // An operation may still touch the frame; it comes back when that is quiet.
@@ -83,7 +81,7 @@ impl<K: Kernel> Pager<K> {
         // Kept contents of the source are not those of the target that goes.
         let mut kept: Vec<_> = moved
             .iter()
-            .filter_map(|(page, _)| Some((*page, self.kept.remove(page)?)))
+            .filter_map(|(page, _)| Some((*page, self.children.kept.remove(page)?)))
             .collect();
         kept.reverse();
         let target = PageRange::new(to, from.count);
@@ -98,8 +96,8 @@ impl<K: Kernel> Pager<K> {
             let target = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
             match entry.location {
                 Location::Resident => {
-                    entry.stamp = self.next_stamp();
-                    self.replacement.inserted(Queued {
+                    entry.stamp = self.candidates.next_stamp();
+                    self.candidates.queues.inserted(Queued {
                         page: target,
                         stamp: entry.stamp,
                     });
@@ -107,12 +105,14 @@ impl<K: Kernel> Pager<K> {
                 Location::InFrame(frame) => self.frames.rename(frame, target),
                 Location::Kept => {
                     let content = kept.pop().map(|(_, content)| content);
-                    self.kept.extend(content.map(|content| (target, content)));
+                    self.children
+                        .kept
+                        .extend(content.map(|content| (target, content)));
                 }
                 Location::Far | Location::Lost => {}
             }
             self.table.insert(target, entry);
-            self.demands.remove(&page);
+            self.waiting.forget(page);
             // Whoever waited for the old address finds no mapping there.
             self.kernel.wake(page);
         }

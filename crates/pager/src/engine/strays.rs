@@ -102,7 +102,7 @@ impl<K: Kernel> Pager<K> {
                     {
                         self.counters.pages_found_again += 1;
                         self.strays.has_found = true;
-                        self.replacement.inserted(queued);
+                        self.candidates.queues.inserted(queued);
                     }
                 }
                 match next {
@@ -115,7 +115,7 @@ impl<K: Kernel> Pager<K> {
 
     fn search_next_space(&mut self, space: SpaceId, now: Time) {
         let after = (Bound::Excluded(space), Bound::Unbounded);
-        match self.children.range(after).next() {
+        match self.children.alive.range(after).next() {
             Some((&next, _)) => self.strays.begin(next, now),
             None => self.strays.end(now),
         }

@@ -13,33 +13,45 @@ const TRIED_MAX: usize = 1024;
 /// Memory is stuck if nothing can leave so many times in a row. Devices hold pages for less.
 const TIMES_IN_VAIN: u32 = 5;
 
+/// What cannot leave, and who waits for that.
+#[derive(Debug, Default)]
+pub(super) struct Shortage {
+    /// When pages are tried again that could not leave.
+    retry_at: Time,
+    /// How often in a row nothing could leave, although more was local than there may be.
+    times_in_vain: u32,
+    /// Threads have waited since then.
+    since: Option<Patience>,
+    pub(super) is_starving: bool,
+    /// The program's end.
+    is_told: bool,
+}
+
 impl<K: Kernel> Pager<K> {
     /// What could not leave a while ago may be able to now.
     pub(super) fn retry_unmovable(&mut self, now: Time) {
-        if now < self.retry_unmovable_at {
+        if now < self.shortage.retry_at {
             return;
         }
-        self.retry_unmovable_at = now + TRY_AGAIN;
-        self.times_in_vain = if self.may_be_stuck() {
-            self.times_in_vain.saturating_add(1)
+        self.shortage.retry_at = now + TRY_AGAIN;
+        self.shortage.times_in_vain = if self.may_be_stuck() {
+            self.shortage.times_in_vain.saturating_add(1)
         } else {
             0
         };
-        let all_in_vain = !self.stalled.is_empty() && self.pages_to_spare() == 0;
+        let all_in_vain = !self.waiting.stalled.is_empty() && self.pages_to_spare() == 0;
         let count = if all_in_vain { usize::MAX } else { TRIED_MAX };
-        for queued in self.unmovable.drain(..count.min(self.unmovable.len())) {
-            self.replacement.inserted(queued);
-        }
+        self.candidates.take_back(count);
     }
 
     /// More is local than there may be, and that has not changed for a while.
     pub(super) const fn is_stuck(&self) -> bool {
-        self.times_in_vain >= TIMES_IN_VAIN && self.resident > self.budget.limit
+        self.shortage.times_in_vain >= TIMES_IN_VAIN && self.local.pages > self.budget.limit
     }
 
     /// Everything that could leave has been tried.
     fn may_be_stuck(&self) -> bool {
-        self.resident > self.budget.limit
+        self.local.pages > self.budget.limit
             && self.pages_to_spare() == 0
             && self.is_nothing_leaving()
             && !self.kernel.is_changing()
@@ -51,11 +63,11 @@ impl<K: Kernel> Pager<K> {
 
     fn stuck_memory(&self) -> Stuck {
         Stuck {
-            local: Bytes::pages(self.resident),
+            local: Bytes::pages(self.local.pages),
             limit: Bytes::pages(self.budget.limit),
             frames: Bytes::pages(u64::from(self.frames.with_memory())),
-            charged: Bytes::pages(self.tracked),
-            stayed: Bytes::pages(self.unmovable.len() as u64),
+            charged: Bytes::pages(self.candidates.count),
+            stayed: Bytes::pages(self.candidates.unmovable()),
         }
     }
 
@@ -63,17 +75,21 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn report_starvation(&mut self, now: Time) {
         let blocked = self.frames.writing() == 0 && self.frames.queued() > 0;
         let full = blocked && self.store.is_full();
-        let may_starve =
-            !self.stalled.is_empty() && !self.end_reported && (full || self.is_nothing_leaving());
+        let may_starve = !self.waiting.stalled.is_empty()
+            && !self.shortage.is_told
+            && (full || self.is_nothing_leaving());
         if !may_starve || self.kernel.is_changing() {
-            self.starved = None;
-            self.starving = false;
+            self.shortage.since = None;
+            self.shortage.is_starving = false;
             return;
         }
-        let starved = self.starved.get_or_insert(Patience::new(TRY_AGAIN, now));
+        let starved = self
+            .shortage
+            .since
+            .get_or_insert(Patience::new(TRY_AGAIN, now));
         let waited = starved.waited(now);
         // In its first turn a thread may wait for what that turn has made room for.
-        self.starving = waited > Duration::ZERO;
+        self.shortage.is_starving = waited > Duration::ZERO;
         let patience = match full {
             true => FAR_MEMORY,
             false if self.may_get_more() => STARVATION_SHARED,
@@ -82,7 +98,7 @@ impl<K: Kernel> Pager<K> {
         if waited <= patience {
             return;
         }
-        self.end_reported = true;
+        self.shortage.is_told = true;
         self.events.push_back(if full {
             PagerEvent::FarMemoryFull {
                 held: self.store.held(),

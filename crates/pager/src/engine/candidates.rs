@@ -1,0 +1,92 @@
+//! Resident pages that the pager knows: each has one place from which it can be chosen to leave.
+
+use crate::entry::{Location, PageEntry};
+use crate::replacement::{Queued, Replacement};
+use crate::table::PageTable;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+#[derive(Debug)]
+pub(super) struct Candidates {
+    pub(super) queues: Box<dyn Replacement>,
+    /// In no queue, because they could not leave when they were to.
+    unmovable: VecDeque<Queued>,
+    /// Those that only map the kernel's page of zeros, to be taken out soon.
+    pub(super) zero_mapped: Vec<Queued>,
+    /// All of them: so many pages in the table are resident.
+    pub(super) count: u64,
+    last_stamp: u32,
+}
+
+impl Candidates {
+    pub(super) fn new(queues: Box<dyn Replacement>) -> Self {
+        Self {
+            queues,
+            unmovable: VecDeque::new(),
+            zero_mapped: Vec::new(),
+            count: 0,
+            last_stamp: 0,
+        }
+    }
+
+    /// Tells the places of a page from those that it had before.
+    pub(super) const fn next_stamp(&mut self) -> u32 {
+        self.last_stamp = self.last_stamp.wrapping_add(1);
+        self.last_stamp
+    }
+
+    /// Takes up to `count` pages out of the queues.
+    pub(super) fn choose(&mut self, count: u64, table: &PageTable<PageEntry>) -> Vec<Queued> {
+        let mut valid = |queued: Queued| is_candidate(table, queued);
+        let mut victims = Vec::new();
+        self.queues.choose(count as usize, &mut valid, &mut victims);
+        victims
+    }
+
+    /// Puts pages back that were chosen.
+    pub(super) fn queue_again(&mut self, victims: &[Queued]) {
+        for &victim in victims {
+            self.queues.inserted(victim);
+        }
+    }
+
+    /// A page that was chosen could not leave.
+    pub(super) fn set_aside(&mut self, queued: Queued) {
+        self.unmovable.push_back(queued);
+    }
+
+    /// Lets up to `count` pages be chosen again that could not leave.
+    pub(super) fn take_back(&mut self, count: usize) {
+        for queued in self.unmovable.drain(..count.min(self.unmovable.len())) {
+            self.queues.inserted(queued);
+        }
+    }
+
+    /// How many could not leave.
+    pub(super) fn unmovable(&self) -> u64 {
+        self.unmovable.len() as u64
+    }
+
+    /// Takes out up to `count` of those that only map zeros.
+    pub(super) fn take_zero_mapped(&mut self, count: usize) -> Vec<Queued> {
+        let rest = self
+            .zero_mapped
+            .split_off(count.min(self.zero_mapped.len()));
+        core::mem::replace(&mut self.zero_mapped, rest)
+    }
+
+    /// Every place that stands for a page, or has stood for one.
+    pub(super) fn places(&self) -> impl Iterator<Item = Queued> {
+        let places = self.queues.places().iter();
+        let others = self.unmovable.iter().chain(&self.zero_mapped);
+        places.chain(others).copied()
+    }
+}
+
+/// True if a place in a queue still stands for a resident page.
+pub(super) fn is_candidate(table: &PageTable<PageEntry>, queued: Queued) -> bool {
+    table
+        .entry(queued.page)
+        .is_some_and(|entry| entry.location == Location::Resident && entry.stamp == queued.stamp)
+}
