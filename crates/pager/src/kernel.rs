@@ -333,11 +333,10 @@ pub trait Kernel {
     /// True if a missing page there faults to the pager.
     fn is_registered(&self, page: SpacePage) -> bool;
 
-    /// True if a thread of the space may be about to drop what it has announced.
-    fn may_be_dropping(&mut self, space: SpaceId) -> bool;
+    /// Notes who may be about to drop what was announced in a space.
+    fn note_dropping(&mut self, space: SpaceId);
 
-    /// True once every thread of the space that may have been dropping what it had announced when this
-    /// was first asked has done so. Then the next question is a first one again.
+    /// True once everybody has done so who was noted last.
     fn has_dropped_all(&mut self, space: SpaceId) -> bool;
 
     /// Pushes resident pages of a space, in order from a page on, that are where the pager is in charge;

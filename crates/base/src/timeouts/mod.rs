@@ -22,6 +22,7 @@
 //! | [`STARVATION_SHARED`] | 15 s | the same where others have a part of the cache that they may give back | as above |
 //! | [`FAR_MEMORY`] | 10 s | the same where all far memory is taken, and others may give theirs back | as above |
 //! | [`ANNOUNCEMENTS`] | 10 s | the agent from a thread that gets no processor after it has changed the address space | what the threads have done is taken in the order in which it was read, and checked against the mappings |
+//! | [`DROPS`] | 10 s | the search of other address spaces for pages that the agent does not know from a thread that gets no processor to drop what it has announced | the space is searched later; until then such pages of it stay local |
 //! | [`HAND_ANSWER`] | 60 s | an agent from the task in a forked child that takes its pages out | the child is ended, with a message, if pages of it are lost with the task; else its pages stay local |
 //! | [`CHILD_REACH`] | 2 s | a forked child from waiting for ever until pages can leave it | it gets memory beyond the limit |
 //! | [`CACHE_SHARE`] | 500 ms | a process that needs a larger part of the cache from others that do not give theirs up | it gets the part, beyond the limit |
@@ -72,6 +73,7 @@ pub const STARVATION_SHARED: Duration = Duration::from_secs(15);
 pub const FAR_MEMORY: Duration = Duration::from_secs(10);
 /// Thirty threads beside others of higher priority wait for a processor for more than a second.
 pub const ANNOUNCEMENTS: Duration = Duration::from_secs(10);
+pub const DROPS: Duration = Duration::from_secs(10);
 
 /// An answer takes some 20 us, or as long as a busy machine lets the task wait for a processor.
 pub const HAND_ANSWER: Duration = Duration::from_secs(60);

@@ -35,7 +35,7 @@ impl<K: Kernel> Pager<K> {
 
     /// True if the pager knows of a page, or will look at it.
     pub fn has_in_care(&self, page: SpacePage) -> bool {
-        self.table.entry(page).is_some() || self.adoptions.iter().any(|waits| waits.page == page)
+        self.table.entry(page).is_some() || self.strays.has_in_use(page)
     }
 
     /// The pages of a space that the pager takes for resident, but for those that the kernel may have

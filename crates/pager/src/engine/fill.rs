@@ -75,6 +75,12 @@ impl<K: Kernel> Pager<K> {
                 Err(FillError::Again | FillError::NoMemory | FillError::CopyOnly) => {}
                 Err(error) => self.handle_fill_error(failed, error),
             },
+            // What is there was there before the pager took the page for untouched: it was to be dropped.
+            // As long as it may be, it must not leave.
+            FillError::Present if self.is_untouched(failed.page) => {
+                self.forget_arrival(failed);
+                self.handle_used(failed.page);
+            }
             FillError::Present => {
                 self.frames.release(failed.frame);
                 self.entered(failed.page);
@@ -101,6 +107,12 @@ impl<K: Kernel> Pager<K> {
             }
             FillError::NoMemory | FillError::Again => {}
         }
+    }
+
+    /// True of zeros that have never entered.
+    fn is_untouched(&self, page: SpacePage) -> bool {
+        let entry = self.table.entry(page);
+        entry.is_some_and(|entry| entry.unseen && entry.far.is_none())
     }
 
     fn forget_arrival(&mut self, gone: Arrival) {

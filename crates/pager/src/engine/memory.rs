@@ -193,7 +193,6 @@ impl<K: Kernel> Pager<K> {
         // One fault in each turn, so that whoever holds up the others goes on too.
         self.local.is_receding = false;
         self.retry_unmovable(net.now);
-        self.adopt_written(net.now);
         self.search_strays(net.now);
         self.evict_ahead(net.now);
         self.expel_zero_mapped(net.now);

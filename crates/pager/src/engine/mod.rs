@@ -8,7 +8,6 @@
 //! (forked processes), `loss` (a node is gone). `audit` checks the books.
 
 mod activity;
-mod adopt;
 mod audit;
 mod candidates;
 mod children;
@@ -34,7 +33,6 @@ use crate::prefetch::Prefetcher;
 use crate::replacement::Replacement;
 use crate::table::PageTable;
 use crate::{Budget, FrameBuffer, FrameIndex, Kernel, NodeIndex, PageRange, SpaceId, SpacePage};
-use adopt::Adoption;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -156,8 +154,6 @@ pub struct Pager<K: Kernel> {
     operations: BTreeMap<OperationId, Operation>,
     waiting: Waiting,
     spurious: SpuriousFaults,
-    /// Pages that were written although they were to be dropped, in the order of their time.
-    adoptions: VecDeque<Adoption>,
     strays: StraySearch,
     local: LocalMemory,
     /// Something has happened at the fabric in the last turn.
@@ -195,7 +191,6 @@ impl<K: Kernel> Pager<K> {
             operations: BTreeMap::new(),
             waiting: Waiting::default(),
             spurious: SpuriousFaults::default(),
-            adoptions: VecDeque::new(),
             strays: StraySearch::default(),
             local: LocalMemory::default(),
             progressed: false,

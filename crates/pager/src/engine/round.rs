@@ -43,7 +43,7 @@ impl<K: Kernel> Pager<K> {
             self.handle_space_event(event, net);
         }
         for page in incoming.written {
-            self.handle_written(page, at);
+            self.handle_used(page);
         }
         for page in incoming.faults {
             self.handle_fault(Fault { page, at }, net);

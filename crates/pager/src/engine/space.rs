@@ -22,7 +22,6 @@ impl<K: Kernel> Pager<K> {
     /// The range's content is no longer wanted, wherever it is.
     pub(super) fn remove(&mut self, space: SpaceId, range: PageRange) {
         self.forget_stalled(space, range);
-        self.forget_adoptions(space, range);
         self.strays.leave_out(space, range);
         for (page, entry) in self.table.remove_range(space, range) {
             self.abandon(page, entry);
@@ -91,7 +90,7 @@ impl<K: Kernel> Pager<K> {
             self.events.push_back(PagerEvent::MovedOver { page });
         }
         self.remove(space, target);
-        self.relocate_adoptions(space, from, to);
+        self.strays.relocate(space, from, to);
         for (page, mut entry) in moved {
             let target = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
             match entry.location {

@@ -2,7 +2,6 @@
 //! 6.7), and the whole process (`/proc/PID/statm`).
 
 use super::abi;
-use super::program::threads_of;
 use crate::PageRange;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -165,25 +164,6 @@ impl Residency {
             .ok()
             .and_then(|status| status_field(&status, "Threads:"))
             .unwrap_or(u64::MAX)
-    }
-
-    /// True if a thread of a process is inside `madvise` or `process_madvise`, as far as
-    /// `/proc/PID/task/TID/syscall` tells: of a thread that is on a CPU or waits for one it does not.
-    pub(super) fn may_be_dropping(process: Pid) -> bool {
-        const CALLS: [&str; 2] = ["28 ", "440 "];
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let threads = threads_of(process);
-        let is_dropping = |thread: &Pid| {
-            let [process, thread] = [process, *thread].map(Pid::as_raw_pid);
-            let path = alloc::format!("/proc/{process}/task/{thread}/syscall");
-            let mut text = [0u8; 8];
-            // A thread that is gone drops nothing.
-            rustix::fs::open(path.as_str(), flags, Mode::empty())
-                .and_then(|file| rustix::io::read(&file, &mut text))
-                .is_ok_and(|_| CALLS.iter().any(|call| text.starts_with(call.as_bytes())))
-        };
-        // Every process has a thread, unless they could not be listed.
-        threads.is_empty() || threads.iter().any(is_dropping)
     }
 
     /// The pages of a range that have content, in memory or in swap.

@@ -577,8 +577,8 @@ impl Kernel for SimKernel {
         })
     }
 
-    fn may_be_dropping(&mut self, _space: SpaceId) -> bool {
-        self.happens(WRITTEN_UNSEEN_EVERY)
+    fn note_dropping(&mut self, space: SpaceId) {
+        self.spaces.get_mut(&space).map(Space::note_dropping);
     }
 
     fn has_dropped_all(&mut self, space: SpaceId) -> bool {

@@ -395,7 +395,7 @@ fn access(
     let value = model.read(space, page, value_of(content.bytes()))?;
     if let Operation::Write(_, new) = operation {
         content.write(page_of(new));
-        if place.lazy.remove(&page) {
+        if place.lazy.remove(&page) || place.is_being_dropped(page) {
             kernel.report_written(SpacePage::new(space, PageNumber(page)));
         }
         model.write(space, page, new);

@@ -31,7 +31,7 @@ pub(super) struct Space {
     /// What threads have announced as dropped, and have not dropped yet.
     pub(super) dropping: Vec<Dropping>,
     /// Of these, those that it is waited for.
-    pub(super) awaited: Option<Vec<u64>>,
+    pub(super) awaited: Vec<u64>,
     /// Pages that MADV_FREE left, and that were used again before the agent could see it.
     pub(super) strays: BTreeSet<u64>,
     /// Changes that the pager has not read.
@@ -105,17 +105,22 @@ impl Space {
         place.map(|place| self.dropping.swap_remove(place));
     }
 
-    /// True once all is dropped that was announced when this was first asked.
-    pub(super) fn has_dropped_all(&mut self) -> bool {
-        let dropping = &self.dropping;
-        let announced = || dropping.iter().map(|drop| drop.event).collect();
-        let awaited = self.awaited.get_or_insert_with(announced);
-        awaited.retain(|event| dropping.iter().any(|drop| drop.event == *event));
-        let is_over = awaited.is_empty();
-        if is_over {
-            self.awaited = None;
-        }
-        is_over
+    /// True of a page that may be there only because a thread has not dropped it yet; the pager knows of
+    /// that.
+    pub(super) fn is_being_dropped(&self, page: u64) -> bool {
+        let is_read = |drop: &&Dropping| self.announcements.is_over(drop.event);
+        let mut read = self.dropping.iter().filter(is_read);
+        read.any(|drop| drop.range.contains(PageNumber(page)))
+    }
+
+    /// It will be asked whether all is dropped that has been announced by now.
+    pub(super) fn note_dropping(&mut self) {
+        self.awaited = self.dropping.iter().map(|drop| drop.event).collect();
+    }
+
+    pub(super) fn has_dropped_all(&self) -> bool {
+        let mut awaited = self.awaited.iter();
+        awaited.all(|event| self.dropping.iter().all(|drop| drop.event != *event))
     }
 
     /// Drops content: `madvise`'s second half, and the first of unmapping.

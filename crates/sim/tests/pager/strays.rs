@@ -108,3 +108,44 @@ fn m17_what_is_being_dropped_is_not_found() {
         "{failure}"
     );
 }
+
+/// The thread that drops what is local gets no processor for longer than the pager waits with what is
+/// used meanwhile. Returns how many pages have left before they were dropped: what else is in them
+/// would come back with them.
+fn left_while_they_are_dropped(
+    defect: Option<Defect>,
+    use_all: impl Fn(&mut World, PageRange) -> Result<(), Failure>,
+) -> usize {
+    let (mut world, all, part) = filled(defect);
+    world.begin(1, Operation::DontNeed(part));
+    world.starve(1, Duration::from_secs(3));
+    // It announces within two.
+    world.pass(Duration::from_millis(5)).unwrap();
+    let pages = (part.start.0..part.end().0).map(PageNumber);
+    let local: Vec<PageNumber> = pages.filter(|&page| world.is_present(page)).collect();
+    assert!(local.len() as u64 > CACHE / 2);
+    use_all(&mut world, part).unwrap();
+    world.pass(Duration::from_millis(1500)).unwrap();
+    assert!(world.is_busy(1));
+    let rest = PageRange::new(part.end(), all.count - part.count);
+    world.read_all(0, rest).unwrap();
+    assert!(world.is_busy(1));
+    let left = local.into_iter().filter(|&page| !world.is_present(page));
+    left.count()
+}
+
+#[test]
+fn m17_what_is_written_while_it_is_dropped_stays_until_that_is_over() {
+    let write = |world: &mut World, part| world.write_all(part, |page| page + (1 << 32));
+    assert_eq!(left_while_they_are_dropped(None, write), 0);
+    let forgotten = Some(Defect::DroppingForgotten);
+    assert!(left_while_they_are_dropped(forgotten, write) > 0);
+}
+
+/// Wrong data: zeros that were brought ahead of a fault found a page there that was being dropped, which
+/// was taken for them, and could leave.
+#[test]
+fn m17_what_is_found_where_zeros_were_to_go_stays_until_it_is_dropped() {
+    let read = |world: &mut World, part| world.read_all(0, part);
+    assert_eq!(left_while_they_are_dropped(None, read), 0);
+}

@@ -18,7 +18,7 @@ const RUN_FOR_A_PAGE: u64 = 1_000;
 /// `madvise` and `process_madvise`, in proc_pid_syscall(5).
 const CALLS: [&str; 2] = ["28", "440"];
 
-/// Threads that may be dropping something, and how long each had run when that was first asked.
+/// Threads that may be dropping something, and how long each had run when they were noted.
 #[derive(Debug)]
 pub(super) struct Dropping {
     process: Pid,
@@ -60,25 +60,22 @@ impl Dropping {
 }
 
 impl LinuxKernel {
-    pub(super) fn all_is_dropped(&mut self, space: SpaceId) -> bool {
-        let process = self.process_of(space);
-        let local = self.residency_of(space);
+    pub(super) fn note_threads_that_drop(&mut self, id: SpaceId) {
+        let process = self.process_of(id);
+        let local = self.residency_of(id);
         let local = local.and_then(|residency| residency.anonymous_pages());
-        let (Some(process), Some(local)) = (process, local) else {
-            return false;
-        };
-        let Some(space) = self.space_mut(space) else {
-            return false;
-        };
-        let begun = space.dropping.take();
-        let Some(mut dropping) = begun.or_else(|| Dropping::begin(process, local)) else {
-            return false;
-        };
-        if dropping.is_over() {
-            return true;
+        let dropping = process.zip(local);
+        let dropping = dropping.and_then(|(process, local)| Dropping::begin(process, local));
+        if let Some(space) = self.space_mut(id) {
+            space.dropping = dropping;
         }
-        space.dropping = Some(dropping);
-        false
+    }
+
+    /// False too if nobody could be noted.
+    pub(super) fn all_is_dropped(&mut self, id: SpaceId) -> bool {
+        let space = self.space_mut(id);
+        let dropping = space.and_then(|space| space.dropping.as_mut());
+        dropping.is_some_and(Dropping::is_over)
     }
 }
 

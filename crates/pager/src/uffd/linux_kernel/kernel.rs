@@ -5,8 +5,6 @@ use super::child::Child;
 use super::space::Space;
 use super::thread_blocks::leave_before;
 use crate::uffd::frame_memory::LinuxFrames;
-use crate::uffd::hand::remote::Hand;
-use crate::uffd::residency::Residency;
 use crate::uffd::transfer::surely;
 use crate::{
     Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId,
@@ -15,7 +13,6 @@ use crate::{
 use alloc::vec::Vec;
 use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use rustix::io::Errno;
-use rustix::process::Pid;
 
 impl Kernel for LinuxKernel {
     type Frames = LinuxFrames;
@@ -218,15 +215,8 @@ impl Kernel for LinuxKernel {
         space.is_some_and(|space| space.ranges.charged.contains(page.page()))
     }
 
-    fn may_be_dropping(&mut self, space: SpaceId) -> bool {
-        let child = self.children.get(&space);
-        let hand = child.and_then(|child| child.hand.as_ref());
-        let process = if space == SpaceId::OWN {
-            Pid::from_raw(self.program)
-        } else {
-            hand.map(Hand::child)
-        };
-        process.is_none_or(Residency::may_be_dropping)
+    fn note_dropping(&mut self, space: SpaceId) {
+        self.note_threads_that_drop(space);
     }
 
     fn has_dropped_all(&mut self, space: SpaceId) -> bool {

@@ -23,7 +23,7 @@ pub(in crate::uffd) struct Space {
     pub(super) gathering: Option<Gathering>,
     /// What was found and is not in the pager's charge yet.
     pub(super) survey: Option<Survey>,
-    /// It was asked whether all is dropped.
+    /// Who may have been dropping something when that was last noted.
     pub(super) dropping: Option<Dropping>,
 }
 
