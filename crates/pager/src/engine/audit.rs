@@ -16,7 +16,7 @@ impl<K: Kernel> Pager<K> {
         let checks = [
             (
                 "resident pages",
-                self.candidates.count == self.pages_that(|l| l == Location::Resident),
+                self.candidates.count() == self.pages_that(|l| l == Location::Resident),
             ),
             ("candidates for eviction", self.all_are_candidates()),
             (
@@ -62,7 +62,7 @@ impl<K: Kernel> Pager<K> {
         let count = valid.len();
         valid.sort_unstable();
         valid.dedup();
-        count == valid.len() && count as u64 == self.candidates.count
+        count == valid.len() && count as u64 == self.candidates.count()
     }
 
     fn writes(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! Resident pages that the pager knows: each has one place from which it can be chosen to leave.
 
+use crate::SpacePage;
 use crate::entry::{Location, PageEntry};
 use crate::replacement::{Queued, Replacement};
 use crate::table::PageTable;
@@ -7,15 +8,25 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+/// Where a page was before it was resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Far, nowhere, or not known.
+    New,
+    /// In the victim list: it left while it was in use.
+    Victim,
+    /// Nowhere, and it only maps the kernel's page of zeros.
+    Zeros,
+}
+
 #[derive(Debug)]
 pub(super) struct Candidates {
-    pub(super) queues: Box<dyn Replacement>,
+    queues: Box<dyn Replacement>,
     /// In no queue, because they could not leave when they were to.
     unmovable: VecDeque<Queued>,
     /// Those that only map the kernel's page of zeros, to be taken out soon.
-    pub(super) zero_mapped: Vec<Queued>,
-    /// All of them: so many pages in the table are resident.
-    pub(super) count: u64,
+    zero_mapped: Vec<Queued>,
+    count: u64,
     last_stamp: u32,
 }
 
@@ -30,10 +41,45 @@ impl Candidates {
         }
     }
 
-    /// Tells the places of a page from those that it had before.
-    pub(super) const fn next_stamp(&mut self) -> u32 {
+    /// So many pages in the table are resident.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// A page is resident from now on. Returns the stamp that tells its place from those that it had
+    /// before.
+    pub(super) fn enter(&mut self, page: SpacePage, origin: Origin) -> u32 {
+        self.count += 1;
+        let queued = self.stamped(page);
+        match origin {
+            Origin::New => self.queues.inserted(queued),
+            Origin::Victim => self.queues.returned(queued),
+            Origin::Zeros => self.zero_mapped.push(queued),
+        }
+        queued.stamp
+    }
+
+    /// A resident page has got this address. Returns its new stamp.
+    pub(super) fn relocate(&mut self, to: SpacePage) -> u32 {
+        let queued = self.stamped(to);
+        self.queues.inserted(queued);
+        queued.stamp
+    }
+
+    /// A page is resident no more. Its place is void.
+    pub(super) const fn leave(&mut self) {
+        self.count -= 1;
+    }
+
+    const fn stamped(&mut self, page: SpacePage) -> Queued {
         self.last_stamp = self.last_stamp.wrapping_add(1);
-        self.last_stamp
+        let stamp = self.last_stamp;
+        Queued { page, stamp }
+    }
+
+    /// A page is fetched again, so many evictions after its own.
+    pub(super) fn handle_refault(&mut self, page: SpacePage, distance: u32) {
+        self.queues.refaulted(page, distance);
     }
 
     /// Takes up to `count` pages out of the queues.
@@ -66,6 +112,11 @@ impl Candidates {
     /// How many could not leave.
     pub(super) fn unmovable(&self) -> u64 {
         self.unmovable.len() as u64
+    }
+
+    /// True if some only map zeros.
+    pub(super) const fn has_zero_mapped(&self) -> bool {
+        !self.zero_mapped.is_empty()
     }
 
     /// Takes out up to `count` of those that only map zeros.

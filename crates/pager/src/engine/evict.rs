@@ -27,7 +27,7 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn pages_to_spare(&self) -> u64 {
         let working_set = WORKING_SET_MIN * (1 + self.children.alive.len() as u64);
         self.candidates
-            .count
+            .count()
             .saturating_sub(working_set.min(self.budget.limit / 8))
             .saturating_sub(self.candidates.unmovable())
     }
@@ -130,7 +130,7 @@ impl<K: Kernel> Pager<K> {
     /// The page is in a frame now; what must happen to its content?
     fn handle_moved_out(&mut self, page: SpacePage, frame: FrameIndex) {
         self.counters.pages_evicted += 1;
-        self.candidates.count -= 1;
+        self.candidates.leave();
         if self.kernel.moves_memory(page.space()) {
             self.frames.mark_foreign(frame);
         }

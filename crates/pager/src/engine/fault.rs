@@ -116,7 +116,7 @@ impl<K: Kernel> Pager<K> {
     fn prefetch_untouched(&mut self, page: SpacePage, window: u32) {
         let wanted = (1..=u64::from(window))
             .map(|step| page.plus(step))
-            .take_while(|&next| self.table.entry(next).is_none() && self.kernel.is_registered(next))
+            .take_while(|&next| self.is_untouched(next))
             .count() as u32;
         let mut brought = 0;
         while brought < wanted {
@@ -138,6 +138,13 @@ impl<K: Kernel> Pager<K> {
             self.prefetcher.handle_brought(brought);
             self.fill_arrived();
         }
+    }
+
+    /// What was to be dropped and is in use is there already.
+    fn is_untouched(&self, page: SpacePage) -> bool {
+        self.table.entry(page).is_none()
+            && self.kernel.is_registered(page)
+            && !self.strays.has_in_use(page)
     }
 
     fn zero_fill(&mut self, page: SpacePage, frame: FrameIndex, demanded: bool) {

@@ -56,9 +56,8 @@ impl<K: Kernel> Pager<K> {
                     entry.prefetched = !demanded;
                 }
                 // Prefetched pages count too: a walk that goes on would have faulted on them.
-                self.candidates
-                    .queues
-                    .refaulted(page, self.eviction_clock.wrapping_sub(stamp));
+                let distance = self.eviction_clock.wrapping_sub(stamp);
+                self.candidates.handle_refault(page, distance);
                 true
             }
             Err((_, buffer)) => {

@@ -1,9 +1,9 @@
 //! Pages enter the program, in batches of neighbours: one MOVE for many pages.
 
+use super::candidates::Origin;
 use super::{Pager, PagerEvent};
 use crate::entry::Location;
 use crate::frames::FrameState;
-use crate::replacement::Queued;
 use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
 use alloc::vec::Vec;
 use legato_base::checksum::is_zero;
@@ -77,7 +77,7 @@ impl<K: Kernel> Pager<K> {
             },
             // What is there was there before the pager took the page for untouched: it was to be dropped.
             // As long as it may be, it must not leave.
-            FillError::Present if self.is_untouched(failed.page) => {
+            FillError::Present if self.is_unentered(failed.page) => {
                 self.forget_arrival(failed);
                 self.handle_used(failed.page);
             }
@@ -110,7 +110,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// True of zeros that have never entered.
-    fn is_untouched(&self, page: SpacePage) -> bool {
+    fn is_unentered(&self, page: SpacePage) -> bool {
         let entry = self.table.entry(page);
         entry.is_some_and(|entry| entry.unseen && entry.far.is_none())
     }
@@ -133,19 +133,15 @@ impl<K: Kernel> Pager<K> {
             self.release_far(entry.and_then(|entry| entry.far));
             return;
         }
-        let stamp = self.candidates.next_stamp();
         let Some(entry) = self.table.entry_mut(page) else {
             unreachable!("invariant: a page that enters is in the table");
         };
         entry.location = Location::Resident;
-        entry.stamp = stamp;
-        self.candidates.count += 1;
-        let queued = Queued { page, stamp };
-        if core::mem::take(&mut entry.returning) {
-            self.candidates.queues.returned(queued);
-        } else {
-            self.candidates.queues.inserted(queued);
-        }
+        let origin = match core::mem::take(&mut entry.returning) {
+            true => Origin::Victim,
+            false => Origin::New,
+        };
+        entry.stamp = self.candidates.enter(page, origin);
     }
 }
 

@@ -2,7 +2,7 @@
 //! memory to take charge of.
 
 use super::activity::Activity;
-use super::candidates::is_candidate;
+use super::candidates::{Origin, is_candidate};
 use super::{Pager, PagerFabric};
 use crate::entry::Location;
 use crate::replacement::Queued;
@@ -183,7 +183,7 @@ impl<K: Kernel> Pager<K> {
         let still_over = over.saturating_sub(dropped);
         self.shed_frames(still_over.min(u64::from(self.frames.free())));
         // Nothing of a small program ever leaves: it needs no reserve.
-        if self.candidates.count > 0 || self.is_pressed() {
+        if self.candidates.count() > 0 || self.is_pressed() {
             let missing = self.budget.reserve.saturating_sub(self.frames_unused());
             // What was dropped is had again as fresh memory, whatever else may have grown.
             self.add_memory(missing.min(dropped.saturating_sub(over)));
@@ -247,7 +247,7 @@ impl<K: Kernel> Pager<K> {
             .local
             .pages
             .saturating_sub(u64::from(self.frames.with_memory()));
-        if self.candidates.count * 2 < program {
+        if self.candidates.count() * 2 < program {
             self.look_for_more(program / 4, now);
         }
     }
@@ -260,9 +260,9 @@ impl<K: Kernel> Pager<K> {
         if is_early && grown <= self.budget.headroom / 32 {
             return;
         }
-        let before = self.candidates.count;
+        let before = self.candidates.count();
         self.charge(|kernel, charges| kernel.register_more(pages, charges));
-        if self.candidates.count == before {
+        if self.candidates.count() == before {
             self.suspect_strays(now);
             self.local.look_again_at = now + CHARGE_AGAIN;
             self.local.least_since_look = self.local.pages;
@@ -312,15 +312,11 @@ impl<K: Kernel> Pager<K> {
             self.counters.registered_bytes += Bytes::pages(range.count).0;
             let zeros = self.kernel.zero_mapped(space, range);
             for page in resident {
-                let is_zero = zeros.binary_search(&page).is_ok();
-                let Some(queued) = self.adopt(SpacePage::new(space, page)) else {
-                    continue;
+                let origin = match zeros.binary_search(&page) {
+                    Ok(_) => Origin::Zeros,
+                    Err(_) => Origin::New,
                 };
-                if is_zero {
-                    self.candidates.zero_mapped.push(queued);
-                } else {
-                    self.candidates.queues.inserted(queued);
-                }
+                self.adopt(SpacePage::new(space, page), origin);
             }
         }
     }
@@ -329,7 +325,7 @@ impl<K: Kernel> Pager<K> {
     /// memory without a fault, as fast as the kernel can copy; once out, the write faults and
     /// waits its turn.
     fn expel_zero_mapped(&mut self, now: Time) {
-        if self.candidates.zero_mapped.is_empty() {
+        if !self.candidates.has_zero_mapped() {
             return;
         }
         let room = (self.frames.empty() as usize).min(ZERO_MAPPED_BATCH);

@@ -274,7 +274,7 @@ impl<K: Kernel> Pager<K> {
         !self.operations.is_empty()
             || self.frames.has_arrived()
             || !self.waiting.is_empty()
-            || !self.candidates.zero_mapped.is_empty()
+            || self.candidates.has_zero_mapped()
             || self.local.owes_eviction
     }
 

@@ -3,7 +3,6 @@
 use super::{Pager, PagerEvent, PagerFabric, SpaceEvent};
 use crate::entry::{Location, PageEntry};
 use crate::frames::FrameState;
-use crate::replacement::Queued;
 use crate::{Kernel, PageRange, SpaceId, SpacePage};
 use alloc::vec::Vec;
 use legato_base::PageNumber;
@@ -62,7 +61,7 @@ impl<K: Kernel> Pager<K> {
             Location::Kept => {
                 self.children.kept.remove(&page);
             }
-            Location::Resident => self.candidates.count -= 1,
+            Location::Resident => self.candidates.leave(),
             Location::Far | Location::Lost => {}
             Location::InFrame(frame) => match self.frames.state(frame) {
                 // An operation may still touch the frame; it comes back when that is quiet.
@@ -95,11 +94,7 @@ impl<K: Kernel> Pager<K> {
             let target = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
             match entry.location {
                 Location::Resident => {
-                    entry.stamp = self.candidates.next_stamp();
-                    self.candidates.queues.inserted(Queued {
-                        page: target,
-                        stamp: entry.stamp,
-                    });
+                    entry.stamp = self.candidates.relocate(target);
                 }
                 Location::InFrame(frame) => self.frames.rename(frame, target),
                 Location::Kept => {

@@ -7,11 +7,11 @@
 //! so, and of what is announced meanwhile nothing is taken.
 
 use super::Pager;
+use super::candidates::Origin;
 use crate::RangeSet;
 use crate::entry::{Location, PageEntry};
-use crate::replacement::Queued;
 use crate::{Kernel, PageRange, SpaceId, SpacePage};
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Bound;
 use legato_base::timeouts::{DROPS, Patience};
@@ -35,26 +35,18 @@ pub(super) struct StraySearch {
     state: State,
     /// All spaces are not searched before that.
     at: Time,
-    /// What was announced in the space since it is being searched.
-    announced: RangeSet,
     /// This search has found some.
     has_found: bool,
     rest: Duration,
-    /// Pages that were found in use although they were to be dropped, in the order of their time.
-    used: VecDeque<Used>,
-    /// Those that it is asked for.
-    asked: Vec<SpacePage>,
+    /// Pages that were found in use although they were to be dropped. No set is empty.
+    used: BTreeMap<SpaceId, RangeSet>,
+    /// They are not looked at before that.
+    used_at: Time,
     /// The time of the last turn.
     now: Time,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Used {
-    at: Time,
-    page: SpacePage,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 enum State {
     #[default]
     Idle,
@@ -65,16 +57,29 @@ enum State {
         patience: Patience,
         ask_at: Time,
     },
-    /// From this page on.
-    Searching(SpaceId, PageNumber),
+    Searching {
+        space: SpaceId,
+        /// All before it is found.
+        from: PageNumber,
+        /// What was announced as dropped since it was asked who is dropping something.
+        announced: RangeSet,
+    },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Sought {
-    /// All that is there, in this space and then in the next.
-    Everything,
+    /// All that is there, in this space and then in the next, but for what is announced as dropped
+    /// meanwhile.
+    Everything { announced: RangeSet },
     /// What was found in use.
-    Used,
+    Used(RangeSet),
+}
+
+impl Sought {
+    fn everything() -> Self {
+        let announced = RangeSet::new();
+        Self::Everything { announced }
+    }
 }
 
 impl StraySearch {
@@ -86,49 +91,72 @@ impl StraySearch {
         };
         self.state = State::Idle;
         self.at = now + self.rest;
-        self.announced = RangeSet::new();
     }
 
     /// A range was dropped, or is gone.
     pub(super) fn leave_out(&mut self, space: SpaceId, range: PageRange) {
-        if let State::Waiting {
-            space: searched, ..
+        match &mut self.state {
+            State::Waiting {
+                space: searched,
+                sought: Sought::Everything { announced },
+                ..
+            }
+            | State::Searching {
+                space: searched,
+                announced,
+                ..
+            } if *searched == space => announced.insert(range),
+            State::Waiting {
+                space: searched,
+                sought: Sought::Used(used),
+                ..
+            } if *searched == space => used.remove(range),
+            _ => {}
         }
-        | State::Searching(searched, _) = self.state
-            && searched == space
-        {
-            self.announced.insert(range);
+        if let Some(used) = self.used.get_mut(&space) {
+            used.remove(range);
+            if used.is_empty() {
+                self.used.remove(&space);
+            }
         }
-        let stays = |page: SpacePage| page.space() != space || !range.contains(page.page());
-        self.used.retain(|used| stays(used.page));
-        self.asked.retain(|&page| stays(page));
     }
 
-    /// A range's pages have got new addresses.
+    /// A range's pages have got new addresses, at which nothing is left of what was there before.
     pub(super) fn relocate(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
-        let used = self.used.iter_mut().map(|used| &mut used.page);
-        for page in used.chain(&mut self.asked) {
-            if page.space() == space
-                && let Some(moved) = from.moved(page.page(), to)
-            {
-                *page = SpacePage::new(space, moved);
-            }
+        if let State::Waiting {
+            space: searched,
+            sought: Sought::Used(used),
+            ..
+        } = &mut self.state
+            && *searched == space
+        {
+            used.relocate(from, to);
+        }
+        if let Some(used) = self.used.get_mut(&space) {
+            used.relocate(from, to);
         }
     }
 
     /// True if a page will be looked at because it is in use.
     pub(super) fn has_in_use(&self, page: SpacePage) -> bool {
-        let used = self.used.iter().map(|used| used.page);
-        used.chain(self.asked.iter().copied())
-            .any(|used| used == page)
+        let is_asked = match &self.state {
+            State::Waiting {
+                space,
+                sought: Sought::Used(used),
+                ..
+            } => *space == page.space() && used.contains(page.page()),
+            _ => false,
+        };
+        let used = self.used.get(&page.space());
+        is_asked || used.is_some_and(|used| used.contains(page.page()))
     }
 
-    /// From here on it is asked for all that was found in use in a space.
-    fn ask_for_used(&mut self, space: SpaceId) {
-        let is_there = |used: &Used| used.page.space() == space;
-        let found = self.used.iter().filter(|used| is_there(used));
-        self.asked = found.map(|used| used.page).collect();
-        self.used.retain(|used| !is_there(used));
+    fn note_used(&mut self, page: SpacePage) {
+        if self.used.is_empty() {
+            self.used_at = self.now + USED_AFTER;
+        }
+        let used = self.used.entry(page.space()).or_default();
+        used.insert(PageRange::new(page.page(), 1));
     }
 }
 
@@ -137,21 +165,19 @@ impl<K: Kernel> Pager<K> {
     /// be (MADV_FREE), or is being dropped.
     pub(super) fn handle_used(&mut self, page: SpacePage) {
         if self.table.entry(page).is_none() && self.kernel.can_evict(page.space()) {
-            let at = self.strays.now;
-            self.strays.used.push_back(Used { at, page });
+            self.strays.note_used(page);
         }
     }
 
     /// Memory is short, and there is none to take charge of: perhaps there are pages that nobody knows.
     pub(super) fn suspect_strays(&mut self, now: Time) {
         if matches!(self.strays.state, State::Idle) && now >= self.strays.at {
-            self.wait_for_drops(SpaceId::OWN, Sought::Everything, now);
+            self.wait_for_drops(SpaceId::OWN, Sought::everything(), now);
         }
     }
 
     fn wait_for_drops(&mut self, space: SpaceId, sought: Sought, now: Time) {
         self.kernel.note_dropping(space);
-        self.strays.announced = RangeSet::new();
         self.strays.state = State::Waiting {
             space,
             sought,
@@ -163,60 +189,79 @@ impl<K: Kernel> Pager<K> {
     /// Goes on with a search.
     pub(super) fn search_strays(&mut self, now: Time) {
         self.strays.now = now;
-        match self.strays.state {
+        match core::mem::take(&mut self.strays.state) {
             State::Idle => {
-                let first = self.strays.used.front();
-                if let Some(&Used { at, page }) = first
-                    && now >= at + USED_AFTER
+                if now >= self.strays.used_at
+                    && let Some((space, used)) = self.strays.used.pop_first()
                 {
-                    self.strays.ask_for_used(page.space());
-                    self.wait_for_drops(page.space(), Sought::Used, now);
+                    self.wait_for_drops(space, Sought::Used(used), now);
                 }
             }
-            State::Waiting { ask_at, .. } if now < ask_at => {}
             State::Waiting {
                 space,
                 sought,
-                ref mut patience,
-                ref mut ask_at,
-            } => {
+                mut patience,
+                ask_at,
+            } if now >= ask_at => {
                 let is_reached = self.kernel.can_evict(space);
-                *ask_at = now + ASK_AGAIN;
                 let is_long = patience.waited(now) >= DROPS;
                 if is_reached && self.kernel.has_dropped_all(space) {
                     self.take_strays(space, sought);
                 } else if !is_reached || is_long {
                     self.give_up(space, sought, now);
+                } else {
+                    self.strays.state = State::Waiting {
+                        space,
+                        sought,
+                        patience,
+                        ask_at: now + ASK_AGAIN,
+                    };
                 }
             }
-            State::Searching(space, from) => {
+            State::Searching {
+                space,
+                from,
+                announced,
+            } => {
                 let mut pages = Vec::new();
                 let next = self.kernel.residents_from(space, from, &mut pages);
                 for page in pages {
-                    if !self.strays.announced.contains(page)
-                        && self.adopt_again(SpacePage::new(space, page))
+                    if !announced.contains(page)
+                        && self.adopt(SpacePage::new(space, page), Origin::New)
                     {
                         self.counters.pages_found_again += 1;
                         self.strays.has_found = true;
                     }
                 }
                 match next {
-                    Some(page) => self.strays.state = State::Searching(space, page),
+                    Some(from) => {
+                        self.strays.state = State::Searching {
+                            space,
+                            from,
+                            announced,
+                        };
+                    }
                     None => self.search_next_space(space, now),
                 }
             }
+            waiting @ State::Waiting { .. } => self.strays.state = waiting,
         }
     }
 
     /// All is dropped that was announced before.
     fn take_strays(&mut self, space: SpaceId, sought: Sought) {
         match sought {
-            Sought::Everything => self.strays.state = State::Searching(space, PageNumber(0)),
-            Sought::Used => {
-                self.strays.state = State::Idle;
-                for page in core::mem::take(&mut self.strays.asked) {
+            Sought::Everything { announced } => {
+                self.strays.state = State::Searching {
+                    space,
+                    from: PageNumber(0),
+                    announced,
+                };
+            }
+            Sought::Used(used) => {
+                for page in pages_of(space, &used) {
                     if self.kernel.is_registered(page) {
-                        self.adopt_again(page);
+                        self.adopt(page, Origin::New);
                     }
                 }
             }
@@ -226,10 +271,9 @@ impl<K: Kernel> Pager<K> {
     /// Nothing can leave a space, or it is not to be told what is being dropped there.
     fn give_up(&mut self, space: SpaceId, sought: Sought, now: Time) {
         match sought {
-            Sought::Everything => self.search_next_space(space, now),
-            Sought::Used => {
-                self.strays.state = State::Idle;
-                for page in core::mem::take(&mut self.strays.asked) {
+            Sought::Everything { .. } => self.search_next_space(space, now),
+            Sought::Used(used) => {
+                for page in pages_of(space, &used) {
                     self.handle_used(page);
                 }
             }
@@ -239,37 +283,77 @@ impl<K: Kernel> Pager<K> {
     fn search_next_space(&mut self, space: SpaceId, now: Time) {
         let after = (Bound::Excluded(space), Bound::Unbounded);
         match self.children.alive.range(after).next() {
-            Some((&next, _)) => self.wait_for_drops(next, Sought::Everything, now),
+            Some((&next, _)) => self.wait_for_drops(next, Sought::everything(), now),
             None => self.strays.end(now),
         }
     }
 
-    /// False if the page is known.
-    fn adopt_again(&mut self, page: SpacePage) -> bool {
-        let queued = self.adopt(page);
-        queued.is_some_and(|queued| {
-            self.candidates.queues.inserted(queued);
-            true
-        })
-    }
-
-    /// A page that was resident before the pager was in charge of it; None if it is known.
-    pub(super) fn adopt(&mut self, page: SpacePage) -> Option<Queued> {
+    /// A page was resident before the pager was in charge of it. False if it is known.
+    pub(super) fn adopt(&mut self, page: SpacePage, origin: Origin) -> bool {
         if self.table.entry(page).is_some() {
-            return None;
+            return false;
         }
-        let stamp = self.candidates.next_stamp();
-        let location = Location::Resident;
         let entry = PageEntry {
-            location,
+            location: Location::Resident,
             far: None,
             prefetched: false,
             unseen: true,
             returning: false,
-            stamp,
+            stamp: self.candidates.enter(page, origin),
         };
         self.table.insert(page, entry);
-        self.candidates.count += 1;
-        Some(Queued { page, stamp })
+        true
+    }
+}
+
+fn pages_of(space: SpaceId, set: &RangeSet) -> impl Iterator<Item = SpacePage> {
+    set.ranges().flat_map(move |range| {
+        let first = SpacePage::new(space, range.start);
+        (0..range.count).map(move |step| first.plus(step))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, count: u64) -> PageRange {
+        PageRange::new(PageNumber(start), count)
+    }
+
+    fn pages_in_use(strays: &StraySearch, space: SpaceId) -> Vec<u64> {
+        let in_use = |page: &u64| strays.has_in_use(SpacePage::new(space, PageNumber(*page)));
+        (0..300).filter(in_use).collect()
+    }
+
+    /// In the way of zeros that are brought ahead of faults a page is found once per window.
+    #[test]
+    fn a_page_that_is_in_use_is_noted_once_and_goes_where_its_range_goes() {
+        let (space, other) = (SpaceId::OWN, SpaceId(7));
+        let mut strays = StraySearch::default();
+        for page in [10, 11, 10, 20, 10] {
+            strays.note_used(SpacePage::new(space, PageNumber(page)));
+        }
+        strays.note_used(SpacePage::new(other, PageNumber(10)));
+        strays.leave_out(space, range(11, 5));
+        strays.relocate(space, range(5, 10), PageNumber(200));
+        assert_eq!(pages_in_use(&strays, space), [20, 205]);
+        assert_eq!(pages_in_use(&strays, other), [10]);
+
+        // Asked for, they are in use still.
+        let (asked, used) = strays.used.pop_first().unwrap();
+        assert_eq!(pages_of(asked, &used).count(), 2);
+        strays.state = State::Waiting {
+            space: asked,
+            sought: Sought::Used(used),
+            patience: Patience::new(LOOK, Time::ZERO),
+            ask_at: Time::ZERO,
+        };
+        strays.relocate(space, range(200, 10), PageNumber(100));
+        strays.leave_out(space, range(0, 50));
+        assert_eq!(pages_in_use(&strays, space), [105]);
+        strays.leave_out(other, PageRange::ALL);
+        assert_eq!(pages_in_use(&strays, other), [0; 0]);
+        assert!(strays.used.is_empty());
     }
 }

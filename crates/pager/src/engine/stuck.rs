@@ -66,7 +66,7 @@ impl<K: Kernel> Pager<K> {
             local: Bytes::pages(self.local.pages),
             limit: Bytes::pages(self.budget.limit),
             frames: Bytes::pages(u64::from(self.frames.with_memory())),
-            charged: Bytes::pages(self.candidates.count),
+            charged: Bytes::pages(self.candidates.count()),
             stayed: Bytes::pages(self.candidates.unmovable()),
         }
     }

@@ -202,13 +202,6 @@ impl SimKernel {
         let place = self.space_mut(space);
         let mut messages = Vec::from_iter(place.unmap(target).then(|| unmapped(target)));
         let is_watched = place.remap(from, to.0, grow);
-        for page in &mut self.written {
-            if page.space() == space
-                && let Some(moved) = from.moved(page.page(), to)
-            {
-                *page = SpacePage::new(space, moved);
-            }
-        }
         if is_watched {
             // Moving a mapping ends with unmapping the old one, which is reported as well.
             let kept = false;
@@ -429,7 +422,10 @@ impl Kernel for SimKernel {
         };
         self.is_late &= self.registering == Registering::ByHand;
         self.attach_children();
-        self.read_messages(&mut incoming);
+        // A thread that writes to a protected page waits until that is read: what it does then comes later.
+        if incoming.written.is_empty() {
+            self.read_messages(&mut incoming);
+        }
         incoming
     }
 

@@ -14,7 +14,6 @@ impl LinuxKernel {
     /// Unmaps all private memory in the agent's address space that is not its own. Nobody else uses
     /// it. Shared mappings stay: some are the provider's, to reach the memory nodes.
     pub(super) fn close_own(&mut self) {
-        self.own_closed = true;
         self.own.close();
         let Some(maps) = self.residency.maps() else {
             return;

@@ -36,7 +36,7 @@ impl Kernel for LinuxKernel {
     fn can_evict(&self, space: SpaceId) -> bool {
         let has_hand = |child: &Child| child.hand.is_some();
         match space {
-            SpaceId::OWN => !self.own_closed,
+            SpaceId::OWN => !self.own.closed,
             _ => self.children.get(&space).is_some_and(has_hand),
         }
     }

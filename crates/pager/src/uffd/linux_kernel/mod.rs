@@ -59,8 +59,6 @@ pub(super) struct LinuxKernel {
     /// Children that were ended and not reported yet.
     killed: Vec<Pid>,
     shared: Shared,
-    /// The program is gone.
-    own_closed: bool,
     last_space: u32,
     /// Starts the task that drops pages. It is started when it is first needed.
     start_task: StartTask,
@@ -142,7 +140,6 @@ impl LinuxKernel {
             applicants: Vec::new(),
             killed: Vec::new(),
             shared: Shared::default(),
-            own_closed: false,
             last_space: 0,
             start_task,
             dropper: None,

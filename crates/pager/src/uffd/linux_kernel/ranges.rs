@@ -46,7 +46,10 @@ impl Ranges {
             Message::Removed {
                 range,
                 unmapped: true,
-            } => self.forget(range),
+            } => {
+                self.wiped.remove(range);
+                self.dropped.remove(range);
+            }
             Message::Removed {
                 range,
                 unmapped: false,

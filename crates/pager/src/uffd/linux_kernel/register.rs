@@ -1,6 +1,7 @@
 //! Which memory the pager is in charge of.
 
 use super::refused::Refused;
+use super::space::Space;
 use super::survey::Survey;
 use super::{Foreign, LinuxKernel};
 use crate::RangeSet;
@@ -33,14 +34,13 @@ impl LinuxKernel {
         if self.own.ranges.charged.is_empty() && self.own.survey.is_none() {
             self.own.order.expect_events(now());
         }
-        let is_closed = |id: &SpaceId| *id == SpaceId::OWN && self.own_closed;
-        let spaces = self.ids().into_iter().filter(|id| !is_closed(id));
-        for id in spaces.collect::<Vec<_>>() {
+        for id in self.ids() {
             let found: usize = into.iter().map(|charge| charge.resident.len()).sum();
             let Some(missing) = pages.checked_sub(found as u64).filter(|&pages| pages > 0) else {
                 return;
             };
-            if self.space(id).is_some_and(|space| space.survey.is_none()) {
+            let is_due = |space: &Space| !space.closed && space.survey.is_none();
+            if self.space(id).is_some_and(is_due) {
                 self.look_around(id, missing);
             }
             self.finish_survey(id, into);

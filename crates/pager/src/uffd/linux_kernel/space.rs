@@ -14,6 +14,8 @@ use legato_base::Time;
 #[derive(Debug)]
 pub(in crate::uffd) struct Space {
     pub(in crate::uffd) context: Userfaultfd,
+    /// Nobody uses it any more.
+    pub(super) closed: bool,
     pub(super) ranges: Ranges,
     pub(super) refused: Refused,
     pub(super) thread_blocks: ThreadBlocks,
@@ -31,6 +33,7 @@ impl Space {
     pub(super) fn new(context: Userfaultfd, ranges: Ranges) -> Self {
         Self {
             context,
+            closed: false,
             ranges,
             refused: Refused::default(),
             thread_blocks: ThreadBlocks::default(),
@@ -66,6 +69,7 @@ impl Space {
 
     /// Nobody uses it any more.
     pub(super) fn close(&mut self) {
+        self.closed = true;
         self.ranges = Ranges::default();
         self.order = Order::default();
         self.gathering = None;
