@@ -122,16 +122,19 @@ impl<T> PageTable<T> {
         Some(old)
     }
 
-    /// Takes every entry of a range out, in order.
-    pub(crate) fn remove_range(&mut self, space: SpaceId, range: PageRange) -> Vec<(SpacePage, T)> {
-        let mut removed = Vec::new();
-        let pages: Vec<SpacePage> = self.range(space, range).map(|(page, _)| page).collect();
-        for page in pages {
-            if let Some(entry) = self.remove(page) {
-                removed.push((page, entry));
-            }
-        }
-        removed
+    /// Takes the first entries of a range out, in order, `most` at most.
+    pub(crate) fn take_first(
+        &mut self,
+        space: SpaceId,
+        range: PageRange,
+        most: usize,
+    ) -> Vec<(SpacePage, T)> {
+        let entries = self.range(space, range);
+        let pages: Vec<SpacePage> = entries.map(|(page, _)| page).take(most).collect();
+        let taken = pages
+            .into_iter()
+            .filter_map(|page| Some((page, self.remove(page)?)));
+        taken.collect()
     }
 
     /// The entries of a range, in order.
@@ -204,13 +207,15 @@ mod tests {
                 5..9 => assert_eq!(table.remove(page), model.remove(&page)),
                 _ => {
                     let range = PageRange::new(page.page(), random.below(700));
-                    let removed = table.remove_range(space, range);
+                    let most = random.below(200) as usize;
+                    let taken = table.take_first(space, range, most);
                     let expected: Vec<_> = model
                         .extract_if(.., |page, _| {
                             page.space() == space && range.contains(page.page())
                         })
+                        .take(most)
                         .collect();
-                    assert_eq!(removed, expected);
+                    assert_eq!(taken, expected);
                 }
             }
             assert_eq!(table.len(), model.len() as u64);

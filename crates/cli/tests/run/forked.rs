@@ -3,9 +3,10 @@
 
 use crate::harness::{
     DEADLINE, Finished, MIB, Process, Resident, Run, Running, conclusive, held_through, is_soak,
-    python, sized,
+    python, sized, test_program,
 };
 use crate::limit;
+use crate::semantics::children_size;
 use std::cell::Cell;
 use std::fs;
 use std::time::Instant;
@@ -59,6 +60,42 @@ fn pages_leave_forked_children_that_outlive_their_parent() {
         peak if is_soak() && peak > limit => Err(format!("{peak} of {limit} bytes")),
         _ => Ok(()),
     });
+}
+
+fn children_stay_within_the_limit(case: &str, rounds: &str) {
+    let (bytes, cache_mib) = children_size();
+    let peak = Cell::new(0);
+    let run = || {
+        let mut run = Run::far(test_program("semantics"))
+            .arguments(["--case", case, "--alone", "--bytes", bytes])
+            .arguments(["--rounds", rounds, "--expect-evicted"])
+            .cache_mib(cache_mib)
+            .memory_mib(1024)
+            .with_summary()
+            .start();
+        run.write(b"go\ngo\n");
+        let (run, seen) = finish_watched(run);
+        peak.set(seen);
+        let run = run.expect_code(0).expect_far_pages();
+        assert_eq!(run.output(), format!("ready\nready\n{case}: ok\n"));
+        run
+    };
+    let limit = limit::stated(cache_mib * MIB);
+    conclusive(run, |_| match peak.get() {
+        0 => Err("nobody was seen".to_owned()),
+        peak if is_soak() && peak > limit => Err(format!("{peak} of {limit} bytes")),
+        _ => Ok(()),
+    });
+}
+
+#[test]
+fn two_thousand_children_stay_within_the_limit() {
+    children_stay_within_the_limit("part-forks-then-waits", sized("2000", "300"));
+}
+
+#[test]
+fn two_thousand_children_of_which_eight_are_alive_stay_within_the_limit() {
+    children_stay_within_the_limit("part-crowds-then-waits", sized("2000", "300"));
 }
 
 /// With the sum of what its programs had at most.

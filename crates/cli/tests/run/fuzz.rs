@@ -1,50 +1,79 @@
 //! The fuzz program on a cache that is a small part of its memory: it checks itself, and prints what
 //! it prints without Legato.
 
-use crate::harness::{Run, sized, test_program};
+use crate::harness::{Finished, Run, sized, test_program};
+use crate::limit::expect_limited;
 
 /// What is refused on far memory, and so goes another way there: see docs/testing.md, the section on
 /// the fuzzer.
 const REFUSED: &str = "guard,unguard";
 
-fn arguments(seed: u64, processes: u64) -> Vec<String> {
-    let steps = sized(250, 120);
+fn arguments(seed: u64, threads: u64, processes: u64) -> Vec<String> {
+    // Each thread takes all steps.
+    let steps = sized(250, 120).min(1000 / threads);
     format!(
-        "--seed {seed} --steps {steps} --threads 4 --processes {processes} --bytes 64MiB --skip {REFUSED}"
+        "--seed {seed} --steps {steps} --threads {threads} --processes {processes} --bytes 64MiB \
+         --skip {REFUSED}"
     )
     .split(' ')
     .map(str::to_owned)
     .collect()
 }
 
-fn agrees(seed: u64, processes: u64, cache_mib: u64) {
+fn agrees(seed: u64, threads: u64, processes: u64, cache_mib: u64) {
     let fuzz = test_program("fuzz");
+    let arguments = arguments(seed, threads, processes);
     let plain = Run::plain(&fuzz)
-        .arguments(arguments(seed, processes))
+        .arguments(arguments.clone())
         .finish()
         .expect_code(0);
-    let far = Run::far(&fuzz)
-        .arguments(arguments(seed, processes))
-        .cache_mib(cache_mib)
-        .memory_mib(2048)
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
     assert!(plain.output().starts_with("process 0 contents "));
-    assert_eq!(plain.output(), far.output(), "{}", far.stderr);
+    let far = || {
+        Run::far(&fuzz)
+            .arguments(arguments.clone())
+            .memory_mib(2048)
+    };
+    let same = |far: &Finished| assert_eq!(plain.output(), far.output(), "{}", far.stderr);
+    if processes == 1 {
+        expect_limited(cache_mib, 0, far, same);
+    } else {
+        // What is shared would count once for each.
+        let far = far().cache_mib(cache_mib).finish();
+        same(&far.expect_code(0).expect_far_pages());
+    }
+}
+
+#[test]
+fn fuzz_agrees_with_one_thread_on_8_mib() {
+    agrees(1, 1, 1, 8);
+}
+
+#[test]
+fn fuzz_agrees_with_two_threads_on_8_mib() {
+    agrees(2, 2, 1, 8);
+}
+
+#[test]
+fn fuzz_agrees_with_8_threads_on_8_mib() {
+    agrees(8, 8, 1, 8);
+}
+
+#[test]
+fn fuzz_agrees_with_32_threads_on_8_mib() {
+    agrees(32, 32, 1, 8);
 }
 
 #[test]
 fn fuzz_threads_agree_with_local_memory() {
     for seed in [3, 4] {
-        agrees(seed, 1, 16);
+        agrees(seed, 4, 1, 16);
     }
 }
 
 #[test]
 fn fuzz_processes_agree_with_local_memory() {
     for seed in [7, 8] {
-        agrees(seed, 4, 24);
+        agrees(seed, 4, 4, 24);
     }
 }
 
@@ -63,7 +92,7 @@ fn fuzz_knows_what_stays_apart_in_a_child() {
 #[test]
 fn fuzz_passes_on_local_memory() {
     for seed in 100..104 {
-        let arguments = arguments(seed, 6)
+        let arguments = arguments(seed, 4, 6)
             .into_iter()
             .filter(|text| text != "--skip" && text != REFUSED);
         Run::plain(test_program("fuzz"))

@@ -1,6 +1,8 @@
 //! The limit of local memory, seen from outside while programs touch fresh memory.
 
-use crate::harness::{Finished, MIB, Run, conclusive, is_soak, system_program, test_program};
+use crate::harness::{
+    Finished, MIB, Run, conclusive, is_soak, sized, system_program, test_program,
+};
 
 /// The stated limit: the cache, 5 % of it for tables, and 16 MiB for the agent.
 pub(crate) const fn stated(cache: u64) -> u64 {
@@ -79,6 +81,22 @@ fn two_threads_are_never_let_past_the_limit() {
 #[test]
 fn four_threads_are_never_let_past_the_limit() {
     fill_fast("4");
+}
+
+/// What the agent knows of so much memory, and needs to forget it, comes back each time.
+#[test]
+fn memory_that_is_given_back_and_had_anew_stays_within_the_limit() {
+    let (bytes, rounds) = sized(("4GiB", "10"), ("512MiB", "3"));
+    let run = || {
+        Run::far(test_program("fill"))
+            .arguments(["--bytes", bytes, "--threads", "2"])
+            .arguments(["--rounds", rounds, "--anew"])
+            .memory_mib(sized(9, 2) * 1024)
+    };
+    expect_limited(64, 0, run, |run| {
+        assert!(run.output().ends_with(" pages, 0 wrong\n"));
+        assert_eq!(run.stat("far_pages_current"), 0);
+    });
 }
 
 /// While a program sleeps its agent does too.

@@ -303,16 +303,16 @@ fn lasting_descriptors(run: &Running, node: &Node) -> Vec<usize> {
 }
 
 /// Runs a case that waits twice, and compares what is held at both times.
-fn returns_to_where_it_began(case: &str, rounds: &str) {
-    let node = Node::start("512MiB");
+fn returns_to_where_it_began(case: &str, rounds: &str, (bytes, cache_mib): (&str, u64)) {
+    let node = Node::start("1GiB");
     let idle = node.process().descriptors();
     let mut run = Run::far(test_program("semantics"))
         .arguments([
-            "--case", case, "--alone", "--bytes", CASE_BYTES, "--rounds", rounds,
+            "--case", case, "--alone", "--bytes", bytes, "--rounds", rounds,
         ])
         .arguments(["--expect-evicted"])
         .option("--nodes", &node.address)
-        .cache_mib(CACHE_MIB)
+        .cache_mib(cache_mib)
         .start();
     run.wait_for_output("ready\n");
     let before = lasting_descriptors(&run, &node);
@@ -330,7 +330,7 @@ fn returns_to_where_it_began(case: &str, rounds: &str) {
     assert!(held <= SUPERVISOR_DESCRIPTORS_MAX, "{held} descriptors");
     // What the program holds is the same at both times, but for what happens to be local, and for the
     // pages that it pushes others out with. The rounds use many times that.
-    let slack = 4 * CACHE_MIB * MIB;
+    let slack = 4 * cache_mib * MIB;
     let used = used_bytes(&node);
     assert!(
         used <= used_before + slack,
@@ -346,12 +346,25 @@ fn returns_to_where_it_began(case: &str, rounds: &str) {
 
 #[test]
 fn m19_a_thousand_rounds_of_growing_and_shrinking() {
-    returns_to_where_it_began("part-rounds-then-waits", "1000");
+    let size = (CASE_BYTES, CACHE_MIB);
+    returns_to_where_it_began("part-rounds-then-waits", "1000", size);
 }
 
 #[test]
 fn m19_ten_thousand_children() {
-    returns_to_where_it_began("part-forks-then-waits", sized("10000", "2000"));
+    let (rounds, size) = (sized("10000", "2000"), children_size());
+    returns_to_where_it_began("part-forks-then-waits", rounds, size);
+}
+
+#[test]
+fn m19_ten_thousand_children_of_which_eight_are_alive() {
+    let (rounds, size) = (sized("10000", "1000"), children_size());
+    returns_to_where_it_began("part-crowds-then-waits", rounds, size);
+}
+
+/// Bytes that children read, and MiB of cache.
+pub(crate) fn children_size() -> (&'static str, u64) {
+    sized(("256MiB", 64), (CASE_BYTES, CACHE_MIB))
 }
 
 #[test]

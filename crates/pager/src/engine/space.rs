@@ -7,6 +7,9 @@ use crate::{Kernel, PageRange, SpaceId, SpacePage};
 use alloc::vec::Vec;
 use legato_base::PageNumber;
 
+/// Pages that are forgotten or get new addresses together.
+const AT_A_TIME: usize = 4096;
+
 impl<K: Kernel> Pager<K> {
     /// Handles an event. Events must be handled in the order in which the kernel gave them, and
     /// before any fault that was read after them.
@@ -22,11 +25,24 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn remove(&mut self, space: SpaceId, range: PageRange) {
         self.forget_stalled(space, range);
         self.strays.leave_out(space, range);
-        for (page, entry) in self.table.remove_range(space, range) {
-            self.abandon(page, entry);
-            self.waiting.forget(page);
-            self.kernel.wake(page);
+        while let Some(part) = self.take_part(space, range) {
+            for (page, entry) in part {
+                self.abandon(page, entry);
+                self.waiting.forget(page);
+                self.kernel.wake(page);
+            }
         }
+    }
+
+    /// Takes the first entries of a range out of the table: a list of all of them would be larger than the
+    /// table. None if there are none.
+    fn take_part(
+        &mut self,
+        space: SpaceId,
+        range: PageRange,
+    ) -> Option<Vec<(SpacePage, PageEntry)>> {
+        let part = self.table.take_first(space, range, AT_A_TIME);
+        (!part.is_empty()).then_some(part)
     }
 
     /// The first page of a range whose content the pager alone has. Zeros that have not reached the
@@ -75,13 +91,6 @@ impl<K: Kernel> Pager<K> {
     /// Pages keep their content and get new addresses.
     fn remap(&mut self, space: SpaceId, from: PageRange, to: PageNumber) {
         self.forget_stalled(space, from);
-        let moved = self.table.remove_range(space, from);
-        // Kept contents of the source are not those of the target that goes.
-        let mut kept: Vec<_> = moved
-            .iter()
-            .filter_map(|(page, _)| Some((*page, self.children.kept.remove(page)?)))
-            .collect();
-        kept.reverse();
         let target = PageRange::new(to, from.count);
         // What was there went first, with an announcement of its own. If pages are left there that only
         // the pager has, events are missing or in the wrong order.
@@ -90,25 +99,33 @@ impl<K: Kernel> Pager<K> {
         }
         self.remove(space, target);
         self.strays.relocate(space, from, to);
-        for (page, mut entry) in moved {
-            let target = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
-            match entry.location {
-                Location::Resident => {
-                    entry.stamp = self.candidates.relocate(target);
-                }
-                Location::InFrame(frame) => self.frames.rename(frame, target),
-                Location::Kept => {
-                    let content = kept.pop().map(|(_, content)| content);
-                    self.children
-                        .kept
-                        .extend(content.map(|content| (target, content)));
-                }
-                Location::Far | Location::Lost => {}
+        // Linux refuses a move onto a part of itself.
+        while let Some(part) = self.take_part(space, from) {
+            for (page, entry) in part {
+                let target = SpacePage::new(space, to).plus(page.page().0 - from.start.0);
+                self.relocate(page, entry, target);
             }
-            self.table.insert(target, entry);
-            self.waiting.forget(page);
-            // Whoever waited for the old address finds no mapping there.
-            self.kernel.wake(page);
         }
+    }
+
+    /// A page of which the table knows nothing any more has got a new address.
+    fn relocate(&mut self, page: SpacePage, mut entry: PageEntry, target: SpacePage) {
+        match entry.location {
+            Location::Resident => {
+                entry.stamp = self.candidates.relocate(target);
+            }
+            Location::InFrame(frame) => self.frames.rename(frame, target),
+            Location::Kept => {
+                let content = self.children.kept.remove(&page);
+                self.children
+                    .kept
+                    .extend(content.map(|content| (target, content)));
+            }
+            Location::Far | Location::Lost => {}
+        }
+        self.table.insert(target, entry);
+        self.waiting.forget(page);
+        // Whoever waited for the old address finds no mapping there.
+        self.kernel.wake(page);
     }
 }

@@ -99,7 +99,7 @@ const STEP: u64 = 256;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pages for all regions of a case. Untouched ones cost nothing.
-const POOL: u64 = 64 << 10;
+const POOL: u64 = 128 << 10;
 
 /// Memory that is touched to push other memory out, and memory for the case's regions, in one
 /// mapping: a pager that takes charge of mappings one by one has both or none.
@@ -130,6 +130,11 @@ impl Ground {
             seconds,
             rounds,
         })
+    }
+
+    /// How many there are of other memory.
+    pub(crate) fn pages(&self) -> u64 {
+        self.filler.pages()
     }
 
     /// Never touched.

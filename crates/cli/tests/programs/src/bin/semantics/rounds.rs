@@ -4,9 +4,11 @@
 use crate::ground::{Case, Checked, Failure, Ground, Outcome, call, ensure};
 use legato_base::{PAGE_SIZE, Random};
 use legato_test_programs::Arena;
+use std::collections::VecDeque;
 
 pub(crate) const CASES: &[(&str, Case)] = &[
     ("grow-and-shrink", grow_and_shrink),
+    ("part-crowds-then-waits", crowds_then_waits),
     ("part-forks-then-waits", forks_then_waits),
     ("part-rounds-then-waits", rounds_then_waits),
 ];
@@ -85,19 +87,35 @@ fn rounds_then_waits(ground: &Ground) -> Result<Outcome, Failure> {
 }
 
 fn forks_then_waits(ground: &Ground) -> Result<Outcome, Failure> {
-    let region = ground.far_region(64)?;
+    all_children(ground, 1)
+}
+
+fn crowds_then_waits(ground: &Ground) -> Result<Outcome, Failure> {
+    all_children(ground, 8)
+}
+
+/// Forks one child after the other, of which each reads a page of as much memory as there is of other
+/// memory, and some write it. So many are alive at a time.
+fn all_children(ground: &Ground, alive: usize) -> Result<Outcome, Failure> {
+    let region = ground.far_region(ground.pages())?;
+    let mut random = Random::from_seed(20);
+    let mut children = VecDeque::new();
     wait_for_line()?;
     for round in 0..ground.rounds {
+        let page = random.below(region.pages());
         let child = crate::forked::fork("child", || {
+            region.check(page, 1)?;
             if round % 8 == 0 {
-                let page = round / 8 % region.pages();
-                region.check(page, 1)?;
                 region.fill(page, 2);
             }
             Ok(())
         })?;
-        crate::forked::reap(child)?;
+        children.push_back(child);
+        if children.len() == alive {
+            children.pop_front().map_or(Ok(()), crate::forked::reap)?;
+        }
     }
+    children.into_iter().try_for_each(crate::forked::reap)?;
     wait_for_line()?;
     crate::ground::check(&region, 1)?;
     Ok(Outcome::Passed)
