@@ -46,23 +46,153 @@ pub(crate) enum Location {
     Lost,
 }
 
-/// One page.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PageEntry {
-    pub(crate) location: Location,
-    /// Its far copy; what that must be is the extent's to know.
-    pub(crate) far: Option<SlotRef>,
+/// What else is known of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flag {
     /// Came in by prefetch and has not been touched as far as the pager can see.
-    pub(crate) prefetched: bool,
+    Prefetched = 1 << 3,
     /// The pager has not held its content since it was first touched or adopted: only the kernel
     /// knows it.
-    pub(crate) unseen: bool,
+    Unseen = 1 << 4,
     /// On its way back from the victim list.
-    pub(crate) returning: bool,
+    Returning = 1 << 5,
+}
+
+/// One page.
+#[derive(Clone, Copy)]
+pub(crate) struct PageEntry {
+    /// Its location (3 bits), its flags (3 bits) and its frame (26 bits).
+    word: u32,
+    /// Its far copy; what that must be is the extent's to know.
+    pub(crate) far: Option<SlotRef>,
     /// While resident: which of the page's places in the replacement queue counts. While out: the
     /// eviction clock when it left.
     pub(crate) stamp: u32,
 }
 
 // One for each far page, and one more in each forked child: it counts as local memory.
-const _: () = assert!(size_of::<Option<PageEntry>>() == 20);
+const _: () = assert!(size_of::<PageEntry>() == 12);
+
+const FRAME_SHIFT: u32 = 6;
+const FLAGS: u32 = 0b11_1000;
+const KIND: u32 = 0b111;
+const RESIDENT: u32 = 0;
+const IN_FRAME: u32 = 1;
+const FAR: u32 = 2;
+const KEPT: u32 = 3;
+const LOST: u32 = 4;
+
+impl PageEntry {
+    pub(crate) const fn new(location: Location, far: Option<SlotRef>, stamp: u32) -> Self {
+        Self {
+            word: pack(location),
+            far,
+            stamp,
+        }
+    }
+
+    #[must_use]
+    pub(crate) const fn with(mut self, flag: Flag) -> Self {
+        self.word |= flag as u32;
+        self
+    }
+
+    pub(crate) const fn location(&self) -> Location {
+        match self.word & KIND {
+            RESIDENT => Location::Resident,
+            IN_FRAME => Location::InFrame(FrameIndex(self.word >> FRAME_SHIFT)),
+            FAR => Location::Far,
+            KEPT => Location::Kept,
+            _ => Location::Lost,
+        }
+    }
+
+    pub(crate) const fn set_location(&mut self, location: Location) {
+        self.word = self.word & FLAGS | pack(location);
+    }
+
+    pub(crate) const fn is(&self, flag: Flag) -> bool {
+        self.word & flag as u32 != 0
+    }
+
+    pub(crate) const fn set(&mut self, flag: Flag, value: bool) {
+        self.word &= !(flag as u32);
+        if value {
+            self.word |= flag as u32;
+        }
+    }
+
+    /// Clears a flag, and says whether it was set.
+    pub(crate) const fn take(&mut self, flag: Flag) -> bool {
+        let was = self.is(flag);
+        self.set(flag, false);
+        was
+    }
+
+    /// True of zeros that have never entered, or may have entered and were never seen.
+    pub(crate) const fn is_zeros(&self) -> bool {
+        self.is(Flag::Unseen) && self.far.is_none()
+    }
+}
+
+const fn pack(location: Location) -> u32 {
+    match location {
+        Location::Resident => RESIDENT,
+        Location::InFrame(FrameIndex(frame)) => {
+            debug_assert!(frame < FrameIndex::END);
+            IN_FRAME | frame << FRAME_SHIFT
+        }
+        Location::Far => FAR,
+        Location::Kept => KEPT,
+        Location::Lost => LOST,
+    }
+}
+
+impl core::fmt::Debug for PageEntry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let flags = [Flag::Prefetched, Flag::Unseen, Flag::Returning];
+        let set = flags.into_iter().filter(|&flag| self.is(flag));
+        write!(f, "{:?}", self.location())?;
+        set.into_iter()
+            .try_for_each(|flag| write!(f, " {flag:?}"))?;
+        write!(f, " far {:?} stamp {}", self.far, self.stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_entry_says_what_was_put_in() {
+        let flags = [Flag::Prefetched, Flag::Unseen, Flag::Returning];
+        let last = FrameIndex(FrameIndex::END - 1);
+        let locations = [
+            Location::Resident,
+            Location::InFrame(FrameIndex(0)),
+            Location::InFrame(last),
+            Location::Far,
+            Location::Kept,
+            Location::Lost,
+        ];
+        for from in locations {
+            for set in flags {
+                let mut entry = PageEntry::new(from, SlotRef::new(7), 9).with(set);
+                for to in locations {
+                    entry.set_location(to);
+                    assert_eq!(entry.location(), to);
+                    assert!(
+                        flags
+                            .into_iter()
+                            .all(|flag| entry.is(flag) == (flag == set))
+                    );
+                }
+                assert!(entry.take(set) && !entry.is(set));
+                assert_eq!(
+                    (entry.location(), entry.far),
+                    (Location::Lost, SlotRef::new(7))
+                );
+            }
+        }
+    }
+}

@@ -289,7 +289,12 @@ pub trait Kernel {
     fn drop_frames(&mut self, frame: FrameIndex, count: u32) -> u32;
 
     /// Lets the threads that wait for a page try again.
-    fn wake(&mut self, page: SpacePage);
+    fn wake(&mut self, page: SpacePage) {
+        self.wake_range(page.space(), PageRange::new(page.page(), 1));
+    }
+
+    /// Lets the threads that wait for any page of a range try again.
+    fn wake_range(&mut self, space: SpaceId, range: PageRange);
 
     /// Makes every access to the page fail with SIGBUS (EFAULT in system calls).
     ///

@@ -59,17 +59,31 @@ impl<T> Chunk<T> {
         }
         let entry = self.entries.remove(self.place(index));
         self.present &= !(1 << index);
-        if self.entries.len() <= self.entries.capacity() / 4 {
-            self.entries.shrink_to_fit();
-        }
+        self.shrink();
         Some(entry)
     }
 
-    /// The pages that have an entry, from 0.
-    fn indices(&self) -> impl Iterator<Item = u32> + use<T> {
-        let present = self.present;
-        (0..u64::BITS).filter(move |index| present & 1 << index != 0)
+    fn shrink(&mut self) {
+        if self.entries.len() <= self.entries.capacity() / 4 {
+            self.entries.shrink_to_fit();
+        }
     }
+
+    /// Takes the entries of neighbouring pages out, which `mask` has a bit for each of.
+    fn take(&mut self, mask: u64) -> Self {
+        let present = self.present & mask;
+        let first = self.place(mask.trailing_zeros());
+        let taken = first..first + present.count_ones() as usize;
+        let entries = self.entries.drain(taken).collect();
+        self.present &= !mask;
+        self.shrink();
+        Self { present, entries }
+    }
+}
+
+/// The pages that a chunk has, from 0.
+fn indices(present: u64) -> impl Iterator<Item = u32> {
+    (0..u64::BITS).filter(move |index| present & 1 << index != 0)
 }
 
 /// Page number to entry.
@@ -122,19 +136,34 @@ impl<T> PageTable<T> {
         Some(old)
     }
 
-    /// Takes the first entries of a range out, in order, `most` at most.
+    /// Takes out the entries that are in the first chunk of a range that has any, by page. A range is
+    /// taken out by as many calls as it has chunks: a list of all of its entries would be larger than
+    /// the table.
     pub(crate) fn take_first(
         &mut self,
         space: SpaceId,
         range: PageRange,
-        most: usize,
-    ) -> Vec<(SpacePage, T)> {
-        let entries = self.range(space, range);
-        let pages: Vec<SpacePage> = entries.map(|(page, _)| page).take(most).collect();
-        let taken = pages
-            .into_iter()
-            .filter_map(|page| Some((page, self.remove(page)?)));
-        taken.collect()
+    ) -> Option<impl Iterator<Item = (SpacePage, T)> + use<T>> {
+        let first = SpacePage::new(space, range.start);
+        let end = first.plus(range.count);
+        let mut chunks = self.chunks.range_mut(chunk_of(first)..=chunk_of(end));
+        let (number, mask) = chunks.find_map(|(&number, chunk)| {
+            let mask = mask_of(number, first, end);
+            (chunk.present & mask != 0).then_some((number, mask))
+        })?;
+        let taken = self.take_from(number, mask)?;
+        self.pages -= taken.entries.len() as u64;
+        let pages = indices(taken.present).map(move |index| page_at(number, index));
+        Some(pages.zip(taken.entries))
+    }
+
+    fn take_from(&mut self, number: u64, mask: u64) -> Option<Chunk<T>> {
+        let chunk = self.chunks.get_mut(&number)?;
+        if chunk.present & !mask == 0 {
+            self.chunks.remove(&number)
+        } else {
+            Some(chunk.take(mask))
+        }
     }
 
     /// The entries of a range, in order.
@@ -161,8 +190,7 @@ impl<T> PageTable<T> {
     /// All entries, by page, to change in place.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (SpacePage, &mut T)> {
         self.chunks.iter_mut().flat_map(|(&number, chunk)| {
-            chunk
-                .indices()
+            indices(chunk.present)
                 .map(move |index| page_at(number, index))
                 .zip(&mut chunk.entries)
         })
@@ -170,8 +198,7 @@ impl<T> PageTable<T> {
 }
 
 fn pages_of<T>(number: u64, chunk: &Chunk<T>) -> impl Iterator<Item = (SpacePage, &T)> {
-    chunk
-        .indices()
+    indices(chunk.present)
         .map(move |index| page_at(number, index))
         .zip(&chunk.entries)
 }
@@ -186,6 +213,18 @@ const fn chunk_of(page: SpacePage) -> u64 {
 
 const fn index_of(page: SpacePage) -> u32 {
     (page.bits() & (CHUNK_PAGES - 1)) as u32
+}
+
+/// A bit for each page of a chunk that is in `first..end`.
+fn mask_of(chunk: u64, first: SpacePage, end: SpacePage) -> u64 {
+    let start = chunk << CHUNK_SHIFT;
+    let below = |page: SpacePage| {
+        let pages = page.bits().saturating_sub(start).min(CHUNK_PAGES);
+        u64::MAX
+            .checked_shr(CHUNK_PAGES as u32 - pages as u32)
+            .unwrap_or(0)
+    };
+    below(end) & !below(first)
 }
 
 #[cfg(test)]
@@ -207,13 +246,18 @@ mod tests {
                 5..9 => assert_eq!(table.remove(page), model.remove(&page)),
                 _ => {
                     let range = PageRange::new(page.page(), random.below(700));
-                    let most = random.below(200) as usize;
-                    let taken = table.take_first(space, range, most);
+                    let in_range =
+                        |page: SpacePage| page.space() == space && range.contains(page.page());
+                    let first = model.keys().copied().find(|&page| in_range(page));
                     let expected: Vec<_> = model
-                        .extract_if(.., |page, _| {
-                            page.space() == space && range.contains(page.page())
+                        .extract_if(.., |&page, _| {
+                            in_range(page) && first.map(chunk_of) == Some(chunk_of(page))
                         })
-                        .take(most)
+                        .collect();
+                    let taken: Vec<_> = table
+                        .take_first(space, range)
+                        .into_iter()
+                        .flatten()
                         .collect();
                     assert_eq!(taken, expected);
                 }

@@ -95,7 +95,8 @@ fn memory_that_is_given_back_and_had_anew_stays_within_the_limit() {
     };
     expect_limited(64, 0, run, |run| {
         assert!(run.output().ends_with(" pages, 0 wrong\n"));
-        assert_eq!(run.stat("far_pages_current"), 0);
+        // Of the program's own, of which some are far when it ends.
+        assert!(run.stat("far_pages_current") < 1000);
     });
 }
 

@@ -3,7 +3,7 @@
 use super::Pager;
 use super::candidates::is_candidate;
 use super::operation::OperationKind;
-use crate::entry::Location;
+use crate::entry::{Flag, Location};
 use crate::frames::FrameState;
 use crate::{FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage};
 use alloc::collections::BTreeSet;
@@ -42,14 +42,14 @@ impl<K: Kernel> Pager<K> {
     /// dropped without a word.
     pub fn taken_for_resident(&self, space: SpaceId) -> impl Iterator<Item = PageNumber> {
         let pages = self.table.range(space, PageRange::ALL);
-        let resident =
-            pages.filter(|(_, entry)| entry.location == Location::Resident && !entry.unseen);
+        let resident = pages
+            .filter(|(_, entry)| entry.location() == Location::Resident && !entry.is(Flag::Unseen));
         resident.map(|(page, _)| page.page())
     }
 
     fn pages_that(&self, is: impl Fn(Location) -> bool) -> u64 {
         let pages = self.table.iter();
-        pages.filter(|(_, entry)| is(entry.location)).count() as u64
+        pages.filter(|(_, entry)| is(entry.location())).count() as u64
     }
 
     /// Each resident page has one place from which it can be chosen.
@@ -85,7 +85,7 @@ impl<K: Kernel> Pager<K> {
         let kept = self
             .table
             .iter()
-            .filter(|(_, entry)| entry.location == Location::Kept);
+            .filter(|(_, entry)| entry.location() == Location::Kept);
         kept.map(|(page, _)| page)
             .eq(self.children.kept.keys().copied())
     }
@@ -96,7 +96,7 @@ impl<K: Kernel> Pager<K> {
         let held = self.frames.states().filter_map(FrameState::page).count();
         let mut in_frames = 0;
         let right = self.table.iter().all(|(page, entry)| {
-            frame_of(entry.location).is_none_or(|frame| {
+            frame_of(entry.location()).is_none_or(|frame| {
                 in_frames += 1;
                 self.frames.state(frame).page() == Some(page)
             })

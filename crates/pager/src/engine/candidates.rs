@@ -139,5 +139,5 @@ impl Candidates {
 pub(super) fn is_candidate(table: &PageTable<PageEntry>, queued: Queued) -> bool {
     table
         .entry(queued.page)
-        .is_some_and(|entry| entry.location == Location::Resident && entry.stamp == queued.stamp)
+        .is_some_and(|entry| entry.location() == Location::Resident && entry.stamp == queued.stamp)
 }

@@ -62,7 +62,7 @@ impl<K: Kernel> Pager<K> {
             let part: Vec<(SpacePage, PageEntry)> = self
                 .table
                 .range(parent, rest)
-                .filter(|(_, entry)| entry.location != Location::Resident)
+                .filter(|(_, entry)| entry.location() != Location::Resident)
                 .map(|(page, entry)| (page, *entry))
                 .take(INHERITED_AT_A_TIME)
                 .collect();
@@ -85,7 +85,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Gives a child its own entry for a page that was out of its parent.
     fn inherit(&mut self, from: SpacePage, entry: PageEntry, to: SpacePage) {
-        let in_frame = match entry.location {
+        let in_frame = match entry.location() {
             Location::Resident | Location::Lost | Location::Kept | Location::Far => None,
             Location::InFrame(frame) => {
                 let is_newest = !matches!(
@@ -95,7 +95,7 @@ impl<K: Kernel> Pager<K> {
                 is_newest.then_some(frame)
             }
         };
-        let content = match (in_frame, entry.location) {
+        let content = match (in_frame, entry.location()) {
             (Some(frame), _) => Some(self.take_over(from, entry.stamp, frame)),
             (None, Location::Kept) => self.children.kept.get(&from).cloned(),
             (None, _) => None,
@@ -112,17 +112,8 @@ impl<K: Kernel> Pager<K> {
         self.children
             .kept
             .extend(content.map(|content| (to, content)));
-        self.table.insert(
-            to,
-            PageEntry {
-                location,
-                far: shared,
-                prefetched: false,
-                unseen: false,
-                returning: false,
-                stamp: self.eviction_clock,
-            },
-        );
+        self.table
+            .insert(to, PageEntry::new(location, shared, self.eviction_clock));
     }
 
     /// The content of a frame that may soon be needed for something else. Children that are forked
@@ -200,7 +191,7 @@ impl<K: Kernel> Pager<K> {
             .frames_mut()
             .page_mut(frame, |page| *page = *content.0);
         if let Some(entry) = self.table.entry_mut(page) {
-            entry.location = Location::InFrame(frame);
+            entry.set_location(Location::InFrame(frame));
         }
         Some(frame)
     }
@@ -246,7 +237,6 @@ impl<K: Kernel> Pager<K> {
     fn close_space(&mut self, space: SpaceId) {
         self.kernel.close_space(space);
         self.remove(space, PageRange::ALL);
-        self.waiting.retain(|fault| fault.page.space() != space);
     }
 
     pub(super) fn children_deadline(&self) -> Time {

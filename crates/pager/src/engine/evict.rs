@@ -2,7 +2,7 @@
 //! change between the copy and the unmapping.
 
 use super::Pager;
-use crate::entry::Location;
+use crate::entry::{Flag, Location};
 use crate::replacement::Queued;
 use crate::{Departure, EvictError, FrameIndex, FrameMemory, Kernel, PageRange, SpacePage};
 use alloc::vec::Vec;
@@ -124,7 +124,9 @@ impl<K: Kernel> Pager<K> {
 
     /// True if only the kernel knows the page's content.
     fn is_unseen(&self, page: SpacePage) -> bool {
-        self.table.entry(page).is_some_and(|entry| entry.unseen)
+        self.table
+            .entry(page)
+            .is_some_and(|entry| entry.is(Flag::Unseen))
     }
 
     /// The page is in a frame now; what must happen to its content?
@@ -139,10 +141,10 @@ impl<K: Kernel> Pager<K> {
             // `Candidates::choose` took it from the table in this very call.
             unreachable!("invariant: a victim is in the table");
         };
-        entry.location = Location::InFrame(frame);
+        entry.set_location(Location::InFrame(frame));
         entry.stamp = self.eviction_clock;
-        entry.unseen = false;
-        let prefetched = core::mem::take(&mut entry.prefetched);
+        entry.set(Flag::Unseen, false);
+        let prefetched = entry.take(Flag::Prefetched);
         let far = entry.far;
         if self.kernel.frames().page(frame, is_zero) {
             self.counters.pages_zero_dropped += 1;

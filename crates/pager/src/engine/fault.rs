@@ -1,7 +1,7 @@
 //! A page is missing.
 
 use super::{Fault, Pager, PagerEvent, PagerFabric};
-use crate::entry::{Location, PageEntry};
+use crate::entry::{Flag, Location, PageEntry};
 use crate::frames::FrameState;
 use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
 
@@ -74,8 +74,8 @@ impl<K: Kernel> Pager<K> {
         let Some(entry) = self.table.entry(fault.page) else {
             return self.serve_untouched(fault);
         };
-        match entry.location {
-            Location::Resident if entry.unseen => self.serve_dropped(fault.page),
+        match entry.location() {
+            Location::Resident if entry.is(Flag::Unseen) => self.serve_dropped(fault.page),
             Location::Resident => {
                 self.serve_spurious(fault.page);
                 true
@@ -107,7 +107,7 @@ impl<K: Kernel> Pager<K> {
         let (first, count) = advice.used;
         for step in 0..u64::from(count) {
             if let Some(entry) = self.table.entry_mut(first.plus(step)) {
-                entry.prefetched = false;
+                entry.set(Flag::Prefetched, false);
             }
         }
         advice.window
@@ -151,18 +151,9 @@ impl<K: Kernel> Pager<K> {
         self.kernel
             .frames_mut()
             .page_mut(frame, |page| page.fill(0));
-        let location = Location::InFrame(frame);
-        self.table.insert(
-            page,
-            PageEntry {
-                location,
-                far: None,
-                prefetched: !demanded,
-                unseen: true,
-                returning: false,
-                stamp: 0,
-            },
-        );
+        let mut entry = PageEntry::new(Location::InFrame(frame), None, 0).with(Flag::Unseen);
+        entry.set(Flag::Prefetched, !demanded);
+        self.table.insert(page, entry);
         self.frames.arrive(frame, page, demanded);
     }
 
@@ -194,9 +185,9 @@ impl<K: Kernel> Pager<K> {
         self.counters.faults_victim_hit += 1;
         self.frames.arrive(frame, fault.page, true);
         if let Some(entry) = self.table.entry_mut(fault.page) {
-            entry.location = Location::InFrame(frame);
-            entry.prefetched = false;
-            entry.returning = true;
+            entry.set_location(Location::InFrame(frame));
+            entry.set(Flag::Prefetched, false);
+            entry.set(Flag::Returning, true);
         }
         self.waiting.expect(fault);
         self.fill_arrived();
@@ -206,13 +197,8 @@ impl<K: Kernel> Pager<K> {
         if !self.fetch(fault.page, true, net) {
             return false;
         }
-        if matches!(
-            self.table.entry(fault.page),
-            Some(PageEntry {
-                location: Location::Lost,
-                ..
-            })
-        ) {
+        let entry = self.table.entry(fault.page);
+        if entry.is_some_and(|entry| entry.location() == Location::Lost) {
             return self.serve_lost(fault.page);
         }
         self.waiting.expect(fault);
@@ -229,7 +215,7 @@ impl<K: Kernel> Pager<K> {
         self.waiting.expect(fault);
         self.frames.demand(frame);
         if let Some(entry) = self.table.entry_mut(fault.page) {
-            entry.prefetched = false;
+            entry.set(Flag::Prefetched, false);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::operation::OperationKind;
 use super::{Pager, PagerEvent, PagerFabric};
-use crate::entry::{FarRecord, Location, PageEntry};
+use crate::entry::{FarRecord, Flag, Location, PageEntry};
 use crate::frames::FrameState;
 use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel, SpacePage};
 use legato_base::Time;
@@ -52,8 +52,8 @@ impl<K: Kernel> Pager<K> {
                 self.start_operation(id, OperationKind::Read { frame });
                 self.frames.fetch(frame, page, demanded);
                 if let Some(entry) = self.table.entry_mut(page) {
-                    entry.location = Location::InFrame(frame);
-                    entry.prefetched = !demanded;
+                    entry.set_location(Location::InFrame(frame));
+                    entry.set(Flag::Prefetched, !demanded);
                 }
                 // Prefetched pages count too: a walk that goes on would have faulted on them.
                 let distance = self.eviction_clock.wrapping_sub(stamp);
@@ -73,13 +73,7 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         let is_far = |entry: Option<&PageEntry>| {
-            matches!(
-                entry,
-                Some(PageEntry {
-                    location: Location::Far,
-                    ..
-                })
-            )
+            entry.is_some_and(|entry| entry.location() == Location::Far)
         };
         let wanted = (1..=u64::from(window))
             .take_while(|&step| is_far(self.table.entry(page.plus(step))))
@@ -121,7 +115,7 @@ impl<K: Kernel> Pager<K> {
         let far = entry.far;
         if !success {
             // The connection is going down with it; what that means for the page comes next.
-            entry.location = Location::Far;
+            entry.set_location(Location::Far);
             self.frames.release(frame);
             self.waiting.start_again(page, now);
             return;
@@ -155,7 +149,7 @@ impl<K: Kernel> Pager<K> {
         if let Some(page) = page
             && let Some(entry) = self.table.entry_mut(page)
         {
-            entry.location = Location::Far;
+            entry.set_location(Location::Far);
             self.waiting.start_again(page, now);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::candidates::Origin;
 use super::{Pager, PagerEvent};
-use crate::entry::Location;
+use crate::entry::{Flag, Location};
 use crate::frames::FrameState;
 use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
 use alloc::vec::Vec;
@@ -112,7 +112,7 @@ impl<K: Kernel> Pager<K> {
     /// True of zeros that have never entered.
     fn is_unentered(&self, page: SpacePage) -> bool {
         let entry = self.table.entry(page);
-        entry.is_some_and(|entry| entry.unseen && entry.far.is_none())
+        entry.is_some_and(|entry| entry.is_zeros())
     }
 
     fn forget_arrival(&mut self, gone: Arrival) {
@@ -136,8 +136,8 @@ impl<K: Kernel> Pager<K> {
         let Some(entry) = self.table.entry_mut(page) else {
             unreachable!("invariant: a page that enters is in the table");
         };
-        entry.location = Location::Resident;
-        let origin = match core::mem::take(&mut entry.returning) {
+        entry.set_location(Location::Resident);
+        let origin = match entry.take(Flag::Returning) {
             true => Origin::Victim,
             false => Origin::New,
         };

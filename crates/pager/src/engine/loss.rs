@@ -18,9 +18,9 @@ impl<K: Kernel> Pager<K> {
                 continue;
             }
             entry.far = None;
-            match entry.location {
+            match entry.location() {
                 Location::Far => {
-                    entry.location = Location::Lost;
+                    entry.set_location(Location::Lost);
                     lost += 1;
                 }
                 // The content is here: it goes to another node. Pages that have arrived count as never
@@ -46,7 +46,7 @@ impl<K: Kernel> Pager<K> {
         let Some(entry) = self.table.entry_mut(page) else {
             return;
         };
-        entry.location = Location::Lost;
+        entry.set_location(Location::Lost);
         let far = entry.far.take();
         self.counters.pages_lost += 1;
         self.release_far(far);

@@ -81,7 +81,7 @@ impl<K: Kernel> Pager<K> {
         };
         let page = self.frames.state(frame).page();
         if let Some(entry) = page.and_then(|page| self.table.entry_mut(page)) {
-            entry.location = Location::Far;
+            entry.set_location(Location::Far);
         }
         self.frames.release(frame);
         true

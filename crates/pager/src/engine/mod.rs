@@ -266,7 +266,7 @@ impl<K: Kernel> Pager<K> {
             .min(again)
             .min(self.local.measure_at)
             .min(self.children_deadline())
-            .min(self.store.ask_at())
+            .min(self.store.balance_at())
     }
 
     /// True while the pager would do more if it were called again at once.

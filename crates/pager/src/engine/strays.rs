@@ -9,7 +9,7 @@
 use super::Pager;
 use super::candidates::Origin;
 use crate::RangeSet;
-use crate::entry::{Location, PageEntry};
+use crate::entry::{Flag, Location, PageEntry};
 use crate::{Kernel, PageRange, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -293,15 +293,9 @@ impl<K: Kernel> Pager<K> {
         if self.table.entry(page).is_some() {
             return false;
         }
-        let entry = PageEntry {
-            location: Location::Resident,
-            far: None,
-            prefetched: false,
-            unseen: true,
-            returning: false,
-            stamp: self.candidates.enter(page, origin),
-        };
-        self.table.insert(page, entry);
+        let stamp = self.candidates.enter(page, origin);
+        let entry = PageEntry::new(Location::Resident, None, stamp);
+        self.table.insert(page, entry.with(Flag::Unseen));
         true
     }
 }

@@ -1,7 +1,7 @@
 //! Threads that wait for pages.
 
 use super::Fault;
-use crate::SpacePage;
+use crate::{PageRange, SpaceId, SpacePage};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use legato_base::Time;
@@ -53,9 +53,13 @@ impl Waiting {
         self.demands.remove(&page);
     }
 
-    /// Forgets faults whose pages are not on their way.
-    pub(super) fn retain(&mut self, mut is_valid: impl FnMut(&Fault) -> bool) {
-        self.stalled.retain(&mut is_valid);
-        self.out_of_reach.retain(&mut is_valid);
+    /// Nobody waits for a page of a range.
+    pub(super) fn forget_range(&mut self, space: SpaceId, range: PageRange) {
+        let first = SpacePage::new(space, range.start);
+        let pages = first..first.plus(range.count);
+        self.stalled.retain(|fault| !pages.contains(&fault.page));
+        self.out_of_reach
+            .retain(|fault| !pages.contains(&fault.page));
+        self.demands.extract_if(pages, |_, _| true).for_each(drop);
     }
 }

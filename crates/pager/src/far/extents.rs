@@ -1,5 +1,6 @@
 //! Which slots of which extents are free, and who shares a slot after a fork.
 
+use super::slots::{FreeSlots, Shares};
 use super::{EXTENT_SLOTS, NodeIndex};
 use crate::entry::{FarRecord, SlotRef};
 use alloc::boxed::Box;
@@ -21,17 +22,17 @@ pub(crate) struct Extent {
     pub(crate) key: RemoteKey,
     pub(crate) address: u64,
     pub(crate) slots: u32,
-    free: Vec<u32>,
+    free: FreeSlots,
     contents: Box<[SlotContent]>,
+    shares: Shares,
 }
 
-/// What a slot must hold. In halves of a word, so that nothing is lost to alignment.
+/// What a slot must hold. In halves of a word, so that nothing is lost to alignment: there is one for
+/// each far page, and it counts as local memory.
 #[derive(Clone, Copy, Debug)]
 struct SlotContent {
     version: u64,
     checksum: [u64; 2],
-    /// Pages that the slot is the copy of: more than one after a fork.
-    owners: u32,
 }
 
 impl SlotContent {
@@ -39,7 +40,6 @@ impl SlotContent {
     const NONE: Self = Self {
         version: 0,
         checksum: [0; 2],
-        owners: 0,
     };
 }
 
@@ -61,8 +61,9 @@ impl Extents {
             key: place.key,
             address: place.address,
             slots,
-            free: (0..slots).rev().collect(),
+            free: FreeSlots::new(slots),
             contents: vec![SlotContent::NONE; slots as usize].into_boxed_slice(),
+            shares: Shares::default(),
         };
         self.free += u64::from(slots);
         match self.extents.iter().position(Option::is_none) {
@@ -87,13 +88,10 @@ impl Extents {
             .iter_mut()
             .enumerate()
             .find_map(|(index, extent)| {
-                Some((index, extent.as_mut().filter(|e| !e.free.is_empty())?))
+                Some((index, extent.as_mut().filter(|e| e.free.count() > 0)?))
             })?;
-        let slot = extent.free.pop()?;
-        extent.contents[slot as usize] = SlotContent {
-            owners: 1,
-            ..SlotContent::NONE
-        };
+        let slot = extent.free.take_first()?;
+        extent.contents[slot as usize] = SlotContent::NONE;
         self.free -= 1;
         self.used += 1;
         SlotRef::new(((index as u32) << SLOT_BITS) | slot)
@@ -101,13 +99,14 @@ impl Extents {
 
     /// One more owner of a slot.
     pub(crate) fn share(&mut self, slot: SlotRef) {
-        if let Some(content) = self.content_mut(slot) {
-            content.owners += 1;
+        if let Some(extent) = self.extent_mut(slot) {
+            extent.shares.add(slot_in_extent(slot), extent.slots);
         }
     }
 
     pub(crate) fn is_shared(&self, slot: SlotRef) -> bool {
-        self.content(slot).is_some_and(|content| content.owners > 1)
+        self.extent(slot)
+            .is_some_and(|extent| extent.shares.is_shared(slot_in_extent(slot)))
     }
 
     /// What a slot must hold; None if it was lost with its node.
@@ -135,14 +134,16 @@ impl Extents {
             return;
         };
         let place = slot_in_extent(slot);
-        let owners = &mut extent.contents[place].owners;
-        *owners -= 1;
-        if *owners > 0 {
+        if extent.shares.take(place) {
             return;
         }
-        extent.free.push(place as u32);
+        extent.free.put_back(place as u32);
         self.free += 1;
         self.used -= 1;
+    }
+
+    fn extent(&self, slot: SlotRef) -> Option<&Extent> {
+        self.extents.get(index_of(slot))?.as_ref()
     }
 
     fn extent_mut(&mut self, slot: SlotRef) -> Option<&mut Extent> {
@@ -150,7 +151,7 @@ impl Extents {
     }
 
     fn content(&self, slot: SlotRef) -> Option<&SlotContent> {
-        let extent = self.extents.get(index_of(slot))?.as_ref()?;
+        let extent = self.extent(slot)?;
         extent.contents.get(slot_in_extent(slot))
     }
 
@@ -161,7 +162,7 @@ impl Extents {
 
     /// Where a slot is; None if it was lost with its node.
     pub(crate) fn locate(&self, slot: SlotRef) -> Option<(NodeIndex, RemoteAddress)> {
-        let extent = self.extents.get(index_of(slot))?.as_ref()?;
+        let extent = self.extent(slot)?;
         let offset = slot_in_extent(slot) as u64 * SLOT_STRIDE as u64;
         Some((
             extent.node,
@@ -177,8 +178,9 @@ impl Extents {
     pub(crate) fn lose_node(&mut self, node: NodeIndex) {
         for place in &mut self.extents {
             if let Some(extent) = place.take_if(|extent| extent.node == node) {
-                self.free -= extent.free.len() as u64;
-                self.used -= u64::from(extent.slots) - extent.free.len() as u64;
+                let free = u64::from(extent.free.count());
+                self.free -= free;
+                self.used -= u64::from(extent.slots) - free;
             }
         }
     }
@@ -188,11 +190,11 @@ impl Extents {
         if self.free < keep_free + u64::from(EXTENT_SLOTS) {
             return None;
         }
-        let place = self.extents.iter_mut().rev().find(|place| {
-            place
-                .as_ref()
-                .is_some_and(|e| e.free.len() as u32 == e.slots)
-        })?;
+        let place = self
+            .extents
+            .iter_mut()
+            .rev()
+            .find(|place| place.as_ref().is_some_and(|e| e.free.count() == e.slots))?;
         let extent = place.take()?;
         self.free -= u64::from(extent.slots);
         Some(extent)

@@ -4,6 +4,8 @@ mod buffer;
 mod extents;
 mod nodes;
 mod room;
+mod slots;
+mod spare;
 
 pub use buffer::FrameBuffer;
 pub(crate) use extents::Extents;

@@ -1,6 +1,7 @@
 //! The memory nodes: connecting to them, asking for extents, losing them.
 
 use super::room::Room;
+use super::spare::Spare;
 use super::{EXTENT_SLOTS, Extents, FrameBuffer};
 use crate::engine::PagerFabric;
 use crate::entry::SlotRef;
@@ -61,6 +62,7 @@ pub(crate) struct FarStore {
     /// Why a node could not be connected to.
     failures: Vec<Option<ConnectError>>,
     pub(crate) extents: Extents,
+    spare: Spare,
 }
 
 impl FarStore {
@@ -75,6 +77,7 @@ impl FarStore {
             nodes: Vec::new(),
             failures: Vec::new(),
             extents: Extents::default(),
+            spare: Spare::default(),
         };
         for address in addresses {
             store.nodes.push(NodeState::Lost);
@@ -119,8 +122,13 @@ impl FarStore {
             })
     }
 
+    /// When to balance the room again, if nothing else happens.
+    pub(crate) fn balance_at(&self) -> Time {
+        self.ask_at().min(self.spare.at())
+    }
+
     /// When a node is to be asked for room again, while there is none.
-    pub(crate) fn ask_at(&self) -> Time {
+    fn ask_at(&self) -> Time {
         if !self.is_full() {
             return Time::NEVER;
         }
@@ -321,13 +329,21 @@ impl FarStore {
     }
 
     /// Asks for more extents while fewer than `keep_free` slots are free, and gives an empty one
-    /// back when far more are.
+    /// back when far more have been for a while.
     pub(crate) fn balance(&mut self, keep_free: u64, net: &mut PagerFabric<'_>) {
         if self.extents.free() < keep_free {
             self.ask(net);
         }
-        if let Some(extent) = self.extents.take_spare(keep_free * 2) {
-            self.give_back(extent.node, extent.id, net);
+        let spare = self.extents.free().saturating_sub(keep_free * 2);
+        if !self.spare.is_due(spare, net.now) {
+            return;
+        }
+        match self.extents.take_spare(keep_free * 2) {
+            Some(extent) => {
+                self.give_back(extent.node, extent.id, net);
+                self.spare.gone(spare, net.now);
+            }
+            None => self.spare.kept(net.now),
         }
     }
 

@@ -32,6 +32,9 @@ use set::FrameSet;
 pub struct FrameIndex(pub u32);
 
 impl FrameIndex {
+    /// No frame has this number or one above: an entry of the page table has 26 bits for it.
+    pub(crate) const END: u32 = 1 << 26;
+
     #[must_use]
     pub(crate) const fn plus(self, n: u32) -> Self {
         Self(self.0 + n)
@@ -104,6 +107,7 @@ pub(crate) struct FrameTable {
 impl FrameTable {
     /// All frames are empty at first.
     pub(crate) fn new(frames: u32) -> Self {
+        assert!(frames <= FrameIndex::END);
         let mut empty = FrameSet::new(frames);
         (0..frames).for_each(|frame| empty.insert(FrameIndex(frame)));
         Self {

@@ -4,7 +4,7 @@ use super::failure::FailureKind;
 use super::program::State;
 use super::state::{THREAD_PACE, World};
 use legato_base::{Duration, PageNumber, Time};
-use legato_pager::{Kernel, PagerEvent, PagerFabric, SpaceId, SpacePage};
+use legato_pager::{Kernel, PagerEvent, PagerFabric, SpaceId};
 
 /// What the agent's turn costs, and what each fault and each page adds (measured orders of
 /// magnitude: a system call, an ioctl, 0.2 us a page of a batched MOVE).
@@ -69,17 +69,16 @@ impl World {
 
     /// Threads whose pages are there go on when the agent is done.
     fn wake_threads(&mut self, at: Time) {
-        let mut woken = std::mem::take(&mut self.pager.kernel_mut().woken);
-        woken.sort_unstable();
+        let woken = std::mem::take(&mut self.pager.kernel_mut().woken);
         for thread in &mut self.threads {
             if let State::Faulted {
                 operation,
                 page,
                 since,
             } = thread.state
-                && woken
-                    .binary_search(&SpacePage::new(thread.space, PageNumber(page)))
-                    .is_ok()
+                && woken.iter().any(|&(space, range)| {
+                    space == thread.space && range.contains(PageNumber(page))
+                })
             {
                 thread.state = State::Running { operation, since };
                 thread.at = at + Duration::from_nanos(self.random.below(THREAD_PACE));

@@ -37,7 +37,7 @@ pub struct SimKernel {
     pub(super) frames: SimFrames,
     pub(super) spaces: BTreeMap<SpaceId, Space>,
     /// Pages whose waiting threads may try again.
-    pub(super) woken: Vec<SpacePage>,
+    pub(super) woken: Vec<(SpaceId, PageRange)>,
     /// Pages that MADV_FREE left and that were written since the last read.
     pub(super) written: Vec<SpacePage>,
     pub(super) random: Random,
@@ -516,10 +516,10 @@ impl Kernel for SimKernel {
         count
     }
 
-    fn wake(&mut self, page: SpacePage) {
-        if let Some(place) = self.spaces.get_mut(&page.space()) {
-            place.wake(page.page().0);
-            self.woken.push(page);
+    fn wake_range(&mut self, space: SpaceId, range: PageRange) {
+        if let Some(place) = self.spaces.get_mut(&space) {
+            place.wake(range);
+            self.woken.push((space, range));
         }
     }
 

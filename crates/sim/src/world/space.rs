@@ -252,8 +252,9 @@ impl Space {
     }
 
     /// Whoever waits for a page tries again; unread messages of theirs vanish.
-    pub(super) fn wake(&mut self, page: u64) {
-        self.faults.retain(|&waiting| waiting != page);
+    pub(super) fn wake(&mut self, range: PageRange) {
+        self.faults
+            .retain(|&waiting| !range.contains(PageNumber(waiting)));
     }
 
     pub(super) fn mapped(&self) -> RangeSet {

@@ -276,14 +276,14 @@ fn m17_an_extent_goes_back_with_its_last_page() {
     }
     // Pages leave, which is when the pager looks at its extents.
     world.read_all(0, range).unwrap();
-    world.pass(Duration::from_millis(50)).unwrap();
+    world.pass(Duration::from_secs(1)).unwrap();
     let used = world.node_bytes_used();
     assert!(used >= 7 * BYTES, "{used}");
     let rest = PageRange::new(range.start, 64);
     let given_up = PageRange::new(rest.end(), range.count - rest.count);
     world.perform(0, Operation::DontNeed(given_up)).unwrap();
     world.read_all(0, rest).unwrap();
-    world.pass(Duration::from_millis(50)).unwrap();
+    world.pass(Duration::from_secs(1)).unwrap();
     let given_back = used - world.node_bytes_used();
     assert!(given_back >= 4 * BYTES, "{given_back}");
     end(world, &[range]);

@@ -158,10 +158,10 @@ impl Kernel for LinuxKernel {
         self.take_memory(frame, count)
     }
 
-    fn wake(&mut self, page: SpacePage) {
-        if let Some(Space { context, .. }) = self.space(page.space()) {
+    fn wake_range(&mut self, space: SpaceId, range: PageRange) {
+        if let Some(Space { context, .. }) = self.space(space) {
             // Fails only for a space that is gone: then nobody waits.
-            let _ = context.wake(page.page());
+            let _ = context.wake_range(range.start.address(), range.count * PAGE_SIZE as u64);
         }
     }
 
