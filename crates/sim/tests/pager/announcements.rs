@@ -97,7 +97,7 @@ fn m14_a_child_has_what_was_dropped_after_its_fork() {
     forked_beside(Operation::DontNeed(range), true, range);
 }
 
-/// Seeds that have shown it, and others.
+/// One seed of about 25 shows it: which, changes with whatever the pager does at another time.
 #[test]
 fn what_is_taken_as_done_as_it_was_read_is_caught() {
     let is_wrong = |seed| {
@@ -110,5 +110,5 @@ fn what_is_taken_as_done_as_it_was_read_is_caught() {
         let failure = run(config).err();
         failure.is_some_and(|failure| matches!(failure.kind, FailureKind::WrongData { .. }))
     };
-    assert!((1070..1100).any(is_wrong));
+    assert!((1070..2070).any(is_wrong));
 }
