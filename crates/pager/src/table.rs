@@ -166,6 +166,38 @@ impl<T> PageTable<T> {
         }
     }
 
+    /// Gives a space what `derive` makes of each entry of another one: (its page, the entry, the page
+    /// in the new space). The new one must have none.
+    pub(crate) fn derive(
+        &mut self,
+        from: SpaceId,
+        to: SpaceId,
+        mut derive: impl FnMut(SpacePage, &T, SpacePage) -> Option<T>,
+    ) {
+        let first = SpacePage::new(from, PageRange::ALL.start);
+        let end = chunk_of(first.plus(PageRange::ALL.count));
+        let shift =
+            chunk_of(SpacePage::new(to, PageRange::ALL.start)).wrapping_sub(chunk_of(first));
+        let mut next = chunk_of(first);
+        while let Some((&number, chunk)) = self.chunks.range(next..=end).next() {
+            next = number + 1;
+            let target = number.wrapping_add(shift);
+            let mut derived = Chunk::new();
+            derived.entries.reserve_exact(chunk.entries.len());
+            for (index, entry) in indices(chunk.present).zip(&chunk.entries) {
+                if let Some(entry) = derive(page_at(number, index), entry, page_at(target, index)) {
+                    derived.present |= 1 << index;
+                    derived.entries.push(entry);
+                }
+            }
+            derived.shrink();
+            if derived.present != 0 {
+                self.pages += derived.entries.len() as u64;
+                self.chunks.insert(target, derived);
+            }
+        }
+    }
+
     /// The entries of a range, in order.
     pub(crate) fn range(
         &self,
@@ -266,5 +298,26 @@ mod tests {
             assert_eq!(table.entry(page), model.get(&page));
         }
         assert!(table.iter().map(|(page, &value)| (page, value)).eq(model));
+    }
+
+    #[test]
+    fn a_space_derives_from_another_what_is_made_of_it() {
+        let (parent, child) = (SpaceId(1), SpaceId(7));
+        let mut table = PageTable::default();
+        for number in [0, 1, 63, 64, 640, 641, 1000] {
+            table.insert(SpacePage::new(parent, PageNumber(number)), number);
+            table.insert(SpacePage::new(SpaceId(2), PageNumber(number)), 0);
+        }
+        table.derive(parent, child, |page, &entry, derived| {
+            assert_eq!((page.space(), derived.space()), (parent, child));
+            assert_eq!((page.page().0, derived.page().0), (entry, entry));
+            (entry % 10 != 0).then_some(entry + 1)
+        });
+        let derived: Vec<_> = table
+            .range(child, PageRange::ALL)
+            .map(|(page, &entry)| (page.page().0, entry))
+            .collect();
+        assert_eq!(derived, [(1, 2), (63, 64), (64, 65), (641, 642)]);
+        assert_eq!(table.len(), 18);
     }
 }

@@ -86,8 +86,7 @@ impl<K: Kernel> Pager<K> {
             .table
             .iter()
             .filter(|(_, entry)| entry.location() == Location::Kept);
-        kept.map(|(page, _)| page)
-            .eq(self.children.kept.keys().copied())
+        kept.map(|(page, _)| page).eq(self.children.kept.pages())
     }
 
     /// A page in a frame is what the frame holds, and what a frame holds is in it. Between turns none

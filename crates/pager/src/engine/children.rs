@@ -4,25 +4,25 @@
 //! slot of its own. What is local the kernel shares by itself (copy on write). Pages leave a child
 //! as they leave the program, once a task of Legato's runs in its address space.
 
+use super::kept::Kept;
+use super::write_back::WRITES_IN_FLIGHT_MAX;
 use super::{Fault, Pager};
-use crate::entry::{Location, PageEntry};
+use crate::entry::{Location, PageEntry, SlotRef};
 use crate::frames::FrameState;
 use crate::{FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage};
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
 use legato_base::timeouts::CHILD_REACH;
-use legato_base::{Duration, PAGE_SIZE, PageNumber, Time};
+use legato_base::{Duration, PAGE_SIZE, Time};
 
 /// Pages that a child is given before pages can leave it, and how long it waits for more: memory
 /// in it is beyond the pager's reach until then. Most children run another program or end within
 /// this; and if nothing can be put into a child, it must not wait for ever.
 const GIVEN_MAX: u64 = 256;
 
-/// Content of a page. In a box of its own, so that a weak reference to it does not hold its memory.
-#[derive(Debug)]
-pub(super) struct Content(Box<[u8; PAGE_SIZE]>);
+/// Frames with kept pages that wait to be written are no more than this: twice what is written at a
+/// time.
+const RELEASED_AT_A_TIME: u32 = 2 * WRITES_IN_FLIGHT_MAX;
 
 /// Forked children without a program of their own.
 #[derive(Debug, Default)]
@@ -30,11 +30,7 @@ pub(super) struct Children {
     pub(super) alive: BTreeMap<SpaceId, Child>,
     /// When they are asked next whether they still live.
     check_at: Time,
-    /// Content of pages that were on their way when their space was forked.
-    pub(super) kept: BTreeMap<SpacePage, Rc<Content>>,
-    /// Content taken over for one child, for the next, by its page and when that left. As long as
-    /// a page is out it does not change.
-    taken_over: BTreeMap<(SpacePage, u32), Weak<Content>>,
+    pub(super) kept: Kept,
 }
 
 /// A forked child.
@@ -50,28 +46,14 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// And after a fork: a program that forks much must not be served for children of its past.
 const CHECK_AFTER_FORK: Duration = Duration::from_millis(10);
-/// Pages of a parent looked at together.
-const INHERITED_AT_A_TIME: usize = 4096;
 
 impl<K: Kernel> Pager<K> {
     pub(super) fn fork(&mut self, parent: SpaceId, child: SpaceId, now: Time) {
-        // In parts: a list of all far pages would be as large as the table.
-        let mut from = PageNumber(0);
-        loop {
-            let rest = PageRange::new(from, PageRange::ALL.end().0 - from.0);
-            let part: Vec<(SpacePage, PageEntry)> = self
-                .table
-                .range(parent, rest)
-                .filter(|(_, entry)| entry.location() != Location::Resident)
-                .map(|(page, entry)| (page, *entry))
-                .take(INHERITED_AT_A_TIME)
-                .collect();
-            let Some((last, _)) = part.last() else { break };
-            from = last.page().plus(1);
-            for (page, entry) in part {
-                self.inherit(page, entry, SpacePage::new(child, page.page()));
-            }
-        }
+        let mut table = core::mem::take(&mut self.table);
+        table.derive(parent, child, |from, entry, to| {
+            self.inherit(from, *entry, to)
+        });
+        self.table = table;
         self.counters.children_served += 1;
         self.children.alive.insert(
             child,
@@ -83,59 +65,39 @@ impl<K: Kernel> Pager<K> {
         self.children.check_at = self.children.check_at.min(now + CHECK_AFTER_FORK);
     }
 
-    /// Gives a child its own entry for a page that was out of its parent.
-    fn inherit(&mut self, from: SpacePage, entry: PageEntry, to: SpacePage) {
-        let in_frame = match entry.location() {
-            Location::Resident | Location::Lost | Location::Kept | Location::Far => None,
-            Location::InFrame(frame) => {
-                let is_newest = !matches!(
-                    self.frames.state(frame),
-                    FrameState::Fetching { .. } | FrameState::Done(_)
-                );
-                is_newest.then_some(frame)
+    /// A child's own entry for a page of its parent. What is in the parent the child has as well.
+    fn inherit(&mut self, from: SpacePage, entry: PageEntry, to: SpacePage) -> Option<PageEntry> {
+        let is_kept = match entry.location() {
+            Location::Resident => return None,
+            Location::Lost | Location::Far => false,
+            Location::Kept => {
+                self.children.kept.share(to, from);
+                true
             }
+            Location::InFrame(frame) => self.keep_newest(frame, to),
         };
-        let content = match (in_frame, entry.location()) {
-            (Some(frame), _) => Some(self.take_over(from, entry.stamp, frame)),
-            (None, Location::Kept) => self.children.kept.get(&from).cloned(),
-            (None, _) => None,
+        let shared = entry.far.filter(|_| !is_kept);
+        let location = match shared {
+            _ if is_kept => Location::Kept,
+            Some(slot) => {
+                self.store.extents.share(slot);
+                Location::Far
+            }
+            None => Location::Lost,
         };
-        let shared = entry.far.filter(|_| content.is_none());
-        let location = match (&content, shared) {
-            (Some(_), _) => Location::Kept,
-            (None, Some(_)) => Location::Far,
-            (None, None) => Location::Lost,
-        };
-        if let Some(slot) = shared {
-            self.store.extents.share(slot);
-        }
-        self.children
-            .kept
-            .extend(content.map(|content| (to, content)));
-        self.table
-            .insert(to, PageEntry::new(location, shared, self.eviction_clock));
+        Some(PageEntry::new(location, shared, self.eviction_clock))
     }
 
-    /// The content of a frame that may soon be needed for something else. Children that are forked
-    /// one after the other share it.
-    fn take_over(&mut self, page: SpacePage, stamp: u32, frame: FrameIndex) -> Rc<Content> {
-        let key = (page, stamp);
-        if let Some(content) = self.children.taken_over.get(&key).and_then(Weak::upgrade) {
-            return content;
+    /// Keeps the content of a frame for a page, unless the far copy of it is good: the frame may soon
+    /// be needed for something else. False if it is not kept.
+    fn keep_newest(&mut self, frame: FrameIndex, page: SpacePage) -> bool {
+        if let FrameState::Fetching { .. } | FrameState::Done(_) = self.frames.state(frame) {
+            return false;
         }
-        if self.children.taken_over.len() > 2 * self.frames.total() as usize {
-            self.children
-                .taken_over
-                .retain(|_, content| content.strong_count() > 0);
-        }
-        let content = self
-            .kernel
-            .frames()
-            .page(frame, |content| Rc::new(Content(Box::new(*content))));
-        self.children
-            .taken_over
-            .insert(key, Rc::downgrade(&content));
-        content
+        let kept = &mut self.children.kept;
+        let frames = self.kernel.frames();
+        frames.page(frame, |content| kept.keep(page, frame, content));
+        true
     }
 
     /// True for a child that pages cannot leave yet, as long as that may change soon and memory is
@@ -184,12 +146,9 @@ impl<K: Kernel> Pager<K> {
     /// Puts a kept page into a frame that is taken; None while frames are short.
     fn frame_of_kept(&mut self, page: SpacePage) -> Option<FrameIndex> {
         let (frame, _) = self.take_frames(1)?;
-        let Some(content) = self.children.kept.remove(&page) else {
-            unreachable!("invariant: a kept page has content");
-        };
-        self.kernel
-            .frames_mut()
-            .page_mut(frame, |page| *page = *content.0);
+        let kept = &mut self.children.kept;
+        let frames = self.kernel.frames_mut();
+        frames.page_mut(frame, |content| kept.put(page, frame, content));
         if let Some(entry) = self.table.entry_mut(page) {
             entry.set_location(Location::InFrame(frame));
         }
@@ -197,16 +156,53 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Sends what was kept to the nodes as soon as there are frames for it: kept pages are local
-    /// memory that nobody asked for.
+    /// memory that nobody asked for. What a frame holds that is written anyway waits for that.
     pub(super) fn release_kept(&mut self) {
-        while u64::from(self.frames.free()) > self.budget.reserve / 2 {
-            let Some((&page, _)) = self.children.kept.first_key_value() else {
-                return;
-            };
-            let Some(frame) = self.frame_of_kept(page) else {
-                return;
-            };
+        while self.frames.queued() < RELEASED_AT_A_TIME
+            && u64::from(self.frames.free() + self.frames.done()) > self.budget.reserve / 2
+            && let Some((page, frame)) = self.children.kept.oldest()
+            && !self.is_to_be_written(page, frame)
+            && let Some(frame) = self.frame_of_kept(page)
+        {
             self.queue_write(page, frame);
+        }
+    }
+
+    /// True if a kept page's content is about to be written from a frame.
+    fn is_to_be_written(&self, page: SpacePage, frame: FrameIndex) -> bool {
+        let kept = &self.children.kept;
+        let is_in = |content: &[u8; PAGE_SIZE]| kept.is_in(page, content);
+        match self.frames.state(frame) {
+            FrameState::Queued(_) | FrameState::Writing(Some(_)) => {
+                self.kernel.frames().page(frame, is_in)
+            }
+            _ => false,
+        }
+    }
+
+    /// A page is in a frame and, as this version, in its slot: so is it for all for whom it was kept.
+    pub(super) fn share_written(&mut self, page: SpacePage, frame: FrameIndex, version: u64) {
+        if self.children.kept.is_empty() {
+            return;
+        }
+        let slot = self.table.entry(page).and_then(|entry| entry.far);
+        let is_there = |&slot: &SlotRef| {
+            let record = self.store.extents.record(slot);
+            record.is_some_and(|record| record.version == version)
+        };
+        let Some(slot) = slot.filter(is_there) else {
+            return;
+        };
+        let kept = &mut self.children.kept;
+        let frames = self.kernel.frames();
+        let pages = frames.page(frame, |content| kept.written(frame, content));
+        for page in pages {
+            let Some(entry) = self.table.entry_mut(page) else {
+                unreachable!("invariant: a kept page has an entry");
+            };
+            entry.set_location(Location::Far);
+            entry.far = Some(slot);
+            self.store.extents.share(slot);
         }
     }
 

@@ -15,6 +15,7 @@ mod evict;
 mod fault;
 mod fetch;
 mod fill;
+mod kept;
 mod limit;
 mod loss;
 mod memory;

@@ -50,9 +50,7 @@ impl<K: Kernel> Pager<K> {
     fn abandon(&mut self, page: SpacePage, entry: PageEntry) {
         self.release_far(entry.far);
         match entry.location() {
-            Location::Kept => {
-                self.children.kept.remove(&page);
-            }
+            Location::Kept => self.children.kept.forget(page),
             Location::Resident => self.candidates.leave(),
             Location::Far | Location::Lost => {}
             Location::InFrame(frame) => match self.frames.state(frame) {
@@ -92,12 +90,7 @@ impl<K: Kernel> Pager<K> {
                 entry.stamp = self.candidates.relocate(target);
             }
             Location::InFrame(frame) => self.frames.rename(frame, target),
-            Location::Kept => {
-                let content = self.children.kept.remove(&page);
-                self.children
-                    .kept
-                    .extend(content.map(|content| (target, content)));
-            }
+            Location::Kept => self.children.kept.relocate(page, target),
             Location::Far | Location::Lost => {}
         }
         self.table.insert(target, entry);

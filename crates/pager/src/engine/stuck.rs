@@ -54,6 +54,7 @@ impl<K: Kernel> Pager<K> {
         self.local.pages > self.budget.limit
             && self.pages_to_spare() == 0
             && self.is_nothing_leaving()
+            && self.children.kept.is_empty()
             && !self.kernel.is_changing()
     }
 

@@ -99,7 +99,10 @@ impl<K: Kernel> Pager<K> {
             self.counters.pages_written += 1;
         }
         match self.frames.end_operation(frame) {
-            FrameState::Writing(Some(page)) if success => self.frames.finish(frame, page),
+            FrameState::Writing(Some(page)) if success => {
+                self.share_written(page, frame, version);
+                self.frames.finish(frame, page);
+            }
             FrameState::Writing(Some(page)) => {
                 // What the slot holds now is unknown. The content is still here: write it again.
                 self.forget_copy(page, version);

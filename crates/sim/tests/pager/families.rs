@@ -255,6 +255,44 @@ fn m14_fork_while_pages_are_on_their_way() {
     end(world, &[range]);
 }
 
+/// Eight children that are forked while pages are being written have them from the one write of each.
+#[test]
+fn m14_children_forked_while_pages_are_written_share_what_is_written() {
+    let network = SimNetworkConfig {
+        latency: Duration::from_micros(300),
+        bytes_per_second: Some(50_000_000),
+        ..WorldConfig::default().network
+    };
+    let (mut world, range) = filled(
+        WorldConfig {
+            network,
+            ..config()
+        },
+        3 * CACHE,
+    );
+    let part = PageRange::new(range.start, 2 * CACHE);
+    write_all(&mut world, 0, part, 1);
+    let written = world.counters().pages_written;
+    let evicted = world.counters().pages_evicted;
+    let children: Vec<usize> = (0..8).map(|_| fork(&mut world, 0).1).collect();
+    let on_their_way = evicted - written;
+    assert!(on_their_way > 8, "{on_their_way}");
+    world.pass(Duration::from_millis(100)).unwrap();
+    let counters = world.counters();
+    let later = counters.pages_evicted - evicted;
+    let written = counters.pages_written - written;
+    assert!(
+        written < 2 * on_their_way + later,
+        "{written} of {on_their_way} and {later}"
+    );
+    for child in children {
+        world.read_all(child, range).unwrap();
+        world.perform(child, Operation::Exit).unwrap();
+    }
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
 #[test]
 fn m16_a_range_shrinks_and_grows_in_place() {
     let (mut world, range) = filled(config(), 3 * CACHE);

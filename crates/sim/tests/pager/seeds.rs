@@ -38,7 +38,7 @@ fn a_seed_is_one_history() {
 /// True if some seed finds wrong data. Others find other things, some only after a minute of
 /// virtual time in which nothing happens any more: these do not come first.
 fn is_caught(defect: Defect) -> bool {
-    (20..80).any(|seed| {
+    (20..1020).any(|seed| {
         let failure = run(WorldConfig {
             defect: Some(defect),
             ..config(seed)
