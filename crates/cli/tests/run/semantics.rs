@@ -66,6 +66,20 @@ fn m11_thirty_two_threads_move_their_memory() {
     storm("storm-of-moves", "5");
 }
 
+/// A mapping may come and go, and another come at its place, between two looks at the mappings.
+#[test]
+fn m11_four_threads_map_and_unmap_while_one_faults() {
+    let run = || {
+        cases(&["maps-beside-faults"])
+            .arguments(["--rounds", sized("20", "2")])
+            .watched_closely()
+            .finish()
+            .expect_code(0)
+            .expect_far_pages()
+    };
+    limit::expect_within(CACHE_MIB * MIB, run);
+}
+
 #[test]
 #[ignore = "takes ten minutes"]
 fn m11_for_ten_minutes() {

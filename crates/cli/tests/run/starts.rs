@@ -1,7 +1,9 @@
 //! How programs start, whatever they were left with, and what becomes of those whose agent cannot
 //! start or cannot go on.
 
-use crate::harness::{Finished, Run, legato, system_program, system_python, test_directory};
+use crate::harness::{
+    Finished, Run, legato, sized, system_program, system_python, test_directory, test_program,
+};
 use std::fs;
 use std::process::Command;
 
@@ -128,6 +130,26 @@ fn children_that_end_at_once_are_no_accident() {
         let run = script("(sleep 0.3; echo a) & (sleep 0.3; echo a); wait");
         expect_quiet(&run.finish().expect_code(0), "a\na\n");
     }
+}
+
+/// Children that run a program, that end without one, and that write into a pipe, beside another run whose
+/// pages come and go all the time: none fails, and nobody says anything.
+#[test]
+fn children_of_a_shell_beside_a_busy_run() {
+    let mut busy = Run::far(test_program("scan"))
+        .arguments(["--bytes", "128MiB", "--order", "random"])
+        .arguments(["--rounds", "1000000", "--write", "50"])
+        .cache_mib(32)
+        .memory_mib(512)
+        .start();
+    let text = r#"for i in $(seq "$0"); do
+        /bin/true || echo "true: $?"
+        (exit 3); status=$?; [ $status = 3 ] || echo "exit: $status"
+        said=$(echo $i) || echo "echo: $?"; [ "$said" = $i ] || echo "said: $said"
+    done; echo done"#;
+    let run = script(text).arguments([sized("1000", "50")]).finish();
+    expect_quiet(&run.expect_code(0), "done\n");
+    assert!(busy.is_running(), "{}", busy.finish().stderr);
 }
 
 /// The parent needs more than there is. Its forked child, which the same agent serves, must not be

@@ -20,8 +20,8 @@ use legato_base::{Duration, PAGE_SIZE, Time};
 /// this; and if nothing can be put into a child, it must not wait for ever.
 const GIVEN_MAX: u64 = 256;
 
-/// Frames with kept pages that wait to be written are no more than this: twice what is written at a
-/// time.
+/// While so many frames wait to be written, twice what is written at a time, kept pages take no victim's
+/// frame.
 const RELEASED_AT_A_TIME: u32 = 2 * WRITES_IN_FLIGHT_MAX;
 
 /// Forked children without a program of their own.
@@ -158,14 +158,21 @@ impl<K: Kernel> Pager<K> {
     /// Sends what was kept to the nodes as soon as there are frames for it: kept pages are local
     /// memory that nobody asked for. What a frame holds that is written anyway waits for that.
     pub(super) fn release_kept(&mut self) {
-        while self.frames.queued() < RELEASED_AT_A_TIME
-            && u64::from(self.frames.free() + self.frames.done()) > self.budget.reserve / 2
+        while self.frames_for_kept() > self.budget.reserve / 2
             && let Some((page, frame)) = self.children.kept.oldest()
             && !self.is_to_be_written(page, frame)
             && let Some(frame) = self.frame_of_kept(page)
         {
             self.queue_write(page, frame);
         }
+    }
+
+    /// Frames that kept pages may have, half of the reserve among them: where little else is to be
+    /// written, also those of victims whose copy is good.
+    fn frames_for_kept(&self) -> u64 {
+        let is_quiet = self.frames.queued() < RELEASED_AT_A_TIME;
+        let done = if is_quiet { self.frames.done() } else { 0 };
+        u64::from(self.frames.free() + done)
     }
 
     /// True if a kept page's content is about to be written from a frame.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 pub(crate) const CASES: &[(&str, Case)] = &[
     ("storm", |ground| storm(ground, Steps::All)),
     ("storm-of-moves", |ground| storm(ground, Steps::Moves)),
+    ("maps-beside-faults", maps_beside_faults),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +171,52 @@ fn storm(ground: &Ground, steps: Steps) -> Result<Outcome, Failure> {
         threads
             .into_iter()
             .try_for_each(|thread| thread.join().expect("no thread panics"))
+    })?;
+    Ok(Outcome::Passed)
+}
+
+/// What one of the threads that map and unmap has at a time, at most: with all of them more than the
+/// cache of most tests.
+const MAPPED_PAGES: u64 = 2048;
+
+/// What another one goes round in: 32 MiB.
+const WHOLE_PAGES: u64 = 8192;
+
+/// Four threads map, fill, check and unmap memory all the time, mostly at addresses that another has
+/// just given back, while one goes round in memory of its own.
+fn maps_beside_faults(ground: &Ground) -> Result<Outcome, Failure> {
+    let done = &AtomicBool::new(false);
+    let map = |seed: u64| -> Checked {
+        let mut random = Random::from_seed(seed);
+        for version in 1.. {
+            let region = Arena::new(1 + random.below(MAPPED_PAGES))?;
+            let mut pages = 0..region.pages();
+            pages.clone().for_each(|page| region.fill(page, version));
+            pages.try_for_each(|page| region.check(page, version))?;
+            if done.load(Relaxed) {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let go_round = || -> Checked {
+        let region = Arena::new(WHOLE_PAGES)?;
+        for version in 0..ground.rounds as u32 {
+            for page in 0..region.pages() {
+                region.check(page, version)?;
+                region.fill(page, version + 1);
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let mappers: Vec<_> = (0..4).map(|seed| scope.spawn(move || map(seed))).collect();
+        let result = go_round();
+        done.store(true, Relaxed);
+        mappers
+            .into_iter()
+            .try_for_each(|mapper| mapper.join().expect("no thread panics"))
+            .and(result)
     })?;
     Ok(Outcome::Passed)
 }
