@@ -2,10 +2,11 @@
 //! serves. If it does not, a program that has not begun ends with one clear line, and one that
 //! runs already goes on without.
 
+use crate::environment::Environment;
 use crate::heap::{AgentHeap, FixedLine};
 use crate::provider::Nodes;
 use crate::{hand, task};
-use core::ffi::{CStr, c_void};
+use core::ffi::c_void;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use legato_pager::uffd::agent::{Agent, AgentStart, Dismissal, StartError, excuse};
@@ -50,17 +51,16 @@ struct Start<'a> {
 }
 
 /// # Safety
-/// `environment` must be the process's environment: pointers to zero-terminated strings, the last
-/// one null.
-pub(crate) unsafe fn enter(environment: *const *const u8, heap: &AgentHeap, object: (u64, u64)) {
+/// `environment` must be the process's.
+pub(crate) unsafe fn enter(environment: Environment, heap: &AgentHeap, object: (u64, u64)) {
     // SAFETY: the caller's promise.
-    let Some(supervisor) = (unsafe { find_variable(environment, CONTROL_VARIABLE) }) else {
+    let Some(supervisor) = (unsafe { environment.variable(CONTROL_VARIABLE) }) else {
         return;
     };
     // SAFETY: the caller's promise.
-    let masked = unsafe { find_variable(environment, MASK_VARIABLE) }.unwrap_or_default();
+    let masked = unsafe { environment.variable(MASK_VARIABLE) }.unwrap_or_default();
     // SAFETY: the caller's promise.
-    let preload = unsafe { find_variable(environment, PRELOAD_VARIABLE) }.unwrap_or_default();
+    let preload = unsafe { environment.variable(PRELOAD_VARIABLE) }.unwrap_or_default();
     if preload.windows(VALGRIND.len()).any(|part| part == VALGRIND) {
         return go_on_or_end(supervisor, "it cannot run on far memory under Valgrind");
     }
@@ -146,26 +146,6 @@ pub(crate) fn enter_injected(parameters: &Parameters, heap: &AgentHeap, object: 
         Err(StartFailure::System(error) | StartFailure::Filter(error)) => {
             -i64::from(error.raw_os_error())
         }
-    }
-}
-
-/// # Safety
-/// As for [`enter`].
-unsafe fn find_variable(environment: *const *const u8, variable: &[u8]) -> Option<&'static [u8]> {
-    let mut place = environment;
-    loop {
-        // SAFETY: `place` is inside the array or at its final null pointer.
-        let text = unsafe { *place };
-        if text.is_null() {
-            return None;
-        }
-        // SAFETY: a zero-terminated string that stays at least until `main`.
-        let text = unsafe { CStr::from_ptr(text.cast()) }.to_bytes();
-        if let Some(value) = text.strip_prefix(variable) {
-            return Some(value);
-        }
-        // SAFETY: not yet at the final null pointer.
-        place = unsafe { place.add(1) };
     }
 }
 

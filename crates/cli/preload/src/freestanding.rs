@@ -1,5 +1,6 @@
 //! What a Rust program needs of its surroundings, without a C library.
 
+use crate::environment::Environment;
 use crate::{entry, heap, task};
 use core::fmt::Write;
 use core::panic::PanicInfo;
@@ -11,14 +12,18 @@ use rustix::process::{Pid, Signal};
 #[unsafe(link_section = ".data")]
 static HEAP: heap::AgentHeap = heap::AgentHeap::new();
 
-/// The dynamic loader calls this before `main`, with main's arguments (System V gABI, chapter 5).
+/// The dynamic loader calls this before `main` (System V gABI, chapter 5).
 // SAFETY: the section holds pointers to functions of this type; this is one.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static INITIALISE: extern "C" fn(i32, *const *const u8, *const *const u8) = initialise;
 
-extern "C" fn initialise(_: i32, _: *const *const u8, environment: *const *const u8) {
-    // SAFETY: the loader passes the environment, terminated by a null pointer.
+extern "C" fn initialise(count: i32, arguments: *const *const u8, environment: *const *const u8) {
+    // SAFETY: a loader that passes an environment behind arguments passes main's.
+    let Some(environment) = (unsafe { Environment::find(count, arguments, environment) }) else {
+        return;
+    };
+    // SAFETY: nothing but the loader has run.
     unsafe { entry::enter(environment, &HEAP, object()) }
 }
 

@@ -12,6 +12,7 @@
 extern crate alloc;
 
 mod entry;
+mod environment;
 #[cfg(legato_shared_object)]
 mod freestanding;
 mod hand;

@@ -1,7 +1,8 @@
 //! Programs that no dynamic loader starts: the agent gets in another way.
 
 use crate::harness::{
-    Run, compiled_go, sized, static_c, static_test_program, system_program, test_directory,
+    Run, compiled_c, compiled_go, sized, static_c, static_test_program, system_program,
+    test_directory,
 };
 use crate::limit::expect_limited;
 use rustix::process::{Signal, kill_process};
@@ -64,6 +65,59 @@ fn a_static_program_of_musl_has_its_arguments_environment_and_status() {
     let expected = format!("3 {} last one dark red 0 wrong\n", program.display());
     expect_limited(32, 3, run, |run| assert_eq!(run.output(), expected));
 }
+
+/// Initialisation functions get no arguments from musl's loader.
+#[test]
+fn a_program_of_musls_loader_has_its_arguments_environment_and_status() {
+    let program = compiled_c("musl-gcc", &[], WALK);
+    let run = || {
+        let run = far(&program).arguments(["one", "last one"]);
+        run.environment("COLOUR", "dark red")
+    };
+    let expected = format!("3 {} last one dark red 0 wrong\n", program.display());
+    expect_limited(32, 3, run, |run| {
+        assert_eq!(run.output(), expected);
+        assert_eq!(run.stats.as_ref().unwrap()["processes_injected"], 0);
+    });
+}
+
+/// Threads of musl's, which map and unmap their own stacks, come and go.
+#[test]
+fn threads_of_a_program_of_musls_loader_keep_their_memory() {
+    let program = compiled_c("musl-gcc", &[], THREADS);
+    let run = far(&program).finish().expect_code(0).expect_far_pages();
+    assert_eq!(run.output(), "0 wrong\n");
+}
+
+const THREADS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+static size_t size = 12u << 20;
+static void *work(void *seed) {
+    size_t wrong = 0, mark = (size_t)seed;
+    unsigned char *memory = malloc(size);
+    for (size_t at = 0; at < size; at += 4096) *(size_t *)(memory + at) = at * 7 + mark;
+    for (size_t at = 0; at < size; at += 4096) wrong += *(size_t *)(memory + at) != at * 7 + mark;
+    free(memory);
+    return (void *)wrong;
+}
+int main(void) {
+    size_t wrong = 0;
+    for (size_t round = 0; round < 20; round++) {
+        pthread_t threads[4];
+        for (size_t one = 0; one < 4; one++)
+            if (pthread_create(&threads[one], 0, work, (void *)(round * 4 + one + 1))) return 2;
+        for (size_t one = 0; one < 4; one++) {
+            void *result;
+            if (pthread_join(threads[one], &result)) return 3;
+            wrong += (size_t)result;
+        }
+    }
+    printf("%zu wrong\n", wrong);
+    return 0;
+}
+"#;
 
 const GO: &str = r#"
 package main

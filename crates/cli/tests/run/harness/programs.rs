@@ -33,13 +33,20 @@ fn built(directory: &str, name: &str) -> PathBuf {
 
 /// A static program from C source, by `cc` or `musl-gcc`.
 pub(crate) fn static_c(compiler: &str, source: &str) -> PathBuf {
+    compiled_c(compiler, &["-static"], source)
+}
+
+/// A program from C source, by `cc` or `musl-gcc`.
+pub(crate) fn compiled_c(compiler: &str, options: &[&str], source: &str) -> PathBuf {
     let directory = test_directory();
     let file = directory.join("program.c");
     std::fs::write(&file, source).unwrap();
     let program = directory.join("program");
     let mut command = Command::new(system_program(compiler));
     command
-        .args(["-O1", "-static", "-o"])
+        .arg("-O1")
+        .args(options)
+        .arg("-o")
         .args([&program, &file]);
     assert!(command.status().unwrap().success(), "{source}");
     program
