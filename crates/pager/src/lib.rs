@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod bit_set;
 pub mod budget;
 pub mod engine;
 mod entry;

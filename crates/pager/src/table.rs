@@ -146,7 +146,7 @@ impl<T> PageTable<T> {
     ) -> Option<impl Iterator<Item = (SpacePage, T)> + use<T>> {
         let first = SpacePage::new(space, range.start);
         let end = first.plus(range.count);
-        let mut chunks = self.chunks.range_mut(chunk_of(first)..=chunk_of(end));
+        let mut chunks = self.chunks.range(chunk_of(first)..=chunk_of(end));
         let (number, mask) = chunks.find_map(|(&number, chunk)| {
             let mask = mask_of(number, first, end);
             (chunk.present & mask != 0).then_some((number, mask))
@@ -176,12 +176,10 @@ impl<T> PageTable<T> {
     ) {
         let first = SpacePage::new(from, PageRange::ALL.start);
         let end = chunk_of(first.plus(PageRange::ALL.count));
-        let shift =
-            chunk_of(SpacePage::new(to, PageRange::ALL.start)).wrapping_sub(chunk_of(first));
         let mut next = chunk_of(first);
         while let Some((&number, chunk)) = self.chunks.range(next..=end).next() {
             next = number + 1;
-            let target = number.wrapping_add(shift);
+            let target = chunk_of(SpacePage::new(to, page_at(number, 0).page()));
             let mut derived = Chunk::new();
             derived.entries.reserve_exact(chunk.entries.len());
             for (index, entry) in indices(chunk.present).zip(&chunk.entries) {

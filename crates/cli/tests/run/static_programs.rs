@@ -1,4 +1,5 @@
-//! Programs that no dynamic loader starts: the agent gets in another way.
+//! Programs that glibc's dynamic loader does not start: static ones, into which the agent gets in another
+//! way, and those of musl's loader.
 
 use crate::harness::{
     Run, compiled_c, compiled_go, sized, static_c, static_test_program, system_program,

@@ -20,9 +20,8 @@ use legato_base::{Duration, PAGE_SIZE, Time};
 /// this; and if nothing can be put into a child, it must not wait for ever.
 const GIVEN_MAX: u64 = 256;
 
-/// While so many frames wait to be written, twice what is written at a time, kept pages take no victim's
-/// frame.
-const RELEASED_AT_A_TIME: u32 = 2 * WRITES_IN_FLIGHT_MAX;
+/// While fewer frames wait to be written, twice what is written at a time, kept pages may have a victim's.
+const FEW_QUEUED: u32 = 2 * WRITES_IN_FLIGHT_MAX;
 
 /// Forked children without a program of their own.
 #[derive(Debug, Default)]
@@ -67,25 +66,20 @@ impl<K: Kernel> Pager<K> {
 
     /// A child's own entry for a page of its parent. What is in the parent the child has as well.
     fn inherit(&mut self, from: SpacePage, entry: PageEntry, to: SpacePage) -> Option<PageEntry> {
-        let is_kept = match entry.location() {
-            Location::Resident => return None,
-            Location::Lost | Location::Far => false,
-            Location::Kept => {
+        let (location, far) = match (entry.location(), entry.far) {
+            (Location::Resident, _) => return None,
+            (Location::Kept, _) => {
                 self.children.kept.share(to, from);
-                true
+                (Location::Kept, None)
             }
-            Location::InFrame(frame) => self.keep_newest(frame, to),
-        };
-        let shared = entry.far.filter(|_| !is_kept);
-        let location = match shared {
-            _ if is_kept => Location::Kept,
-            Some(slot) => {
+            (Location::InFrame(frame), _) if self.keep_newest(frame, to) => (Location::Kept, None),
+            (_, Some(slot)) => {
                 self.store.extents.share(slot);
-                Location::Far
+                (Location::Far, Some(slot))
             }
-            None => Location::Lost,
+            (_, None) => (Location::Lost, None),
         };
-        Some(PageEntry::new(location, shared, self.eviction_clock))
+        Some(PageEntry::new(location, far, self.eviction_clock))
     }
 
     /// Keeps the content of a frame for a page, unless the far copy of it is good: the frame may soon
@@ -170,7 +164,7 @@ impl<K: Kernel> Pager<K> {
     /// Frames that kept pages may have, half of the reserve among them: where little else is to be
     /// written, also those of victims whose copy is good.
     fn frames_for_kept(&self) -> u64 {
-        let is_quiet = self.frames.queued() < RELEASED_AT_A_TIME;
+        let is_quiet = self.frames.queued() < FEW_QUEUED;
         let done = if is_quiet { self.frames.done() } else { 0 };
         u64::from(self.frames.free() + done)
     }

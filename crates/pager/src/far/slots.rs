@@ -1,54 +1,42 @@
 //! The slots of one extent: which are free, and of which a forked child has a share.
 
+use crate::bit_set::BitSet;
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// The free slots: a bit for each.
+/// The free slots.
 #[derive(Debug)]
 pub(super) struct FreeSlots {
-    words: Box<[u64]>,
-    count: u32,
-    /// No word before this one has a bit.
-    from: usize,
+    slots: BitSet,
+    /// None before this one is free.
+    from: u32,
 }
 
 impl FreeSlots {
     /// All slots are free.
     pub(super) fn new(slots: u32) -> Self {
-        let mut words = vec![u64::MAX; slots.div_ceil(u64::BITS) as usize].into_boxed_slice();
-        if let (Some(last), rest @ 1..) = (words.last_mut(), slots % u64::BITS) {
-            *last = (1 << rest) - 1;
-        }
         Self {
-            words,
-            count: slots,
+            slots: BitSet::full(slots),
             from: 0,
         }
     }
 
     pub(super) const fn count(&self) -> u32 {
-        self.count
+        self.slots.count()
     }
 
     /// The lowest: pages that leave one after the other lie side by side.
     pub(super) fn take_first(&mut self) -> Option<u32> {
-        let words = self.words.iter().enumerate().skip(self.from);
-        let (at, bit) = words
-            .map(|(at, word)| (at, word.trailing_zeros()))
-            .find(|&(_, bit)| bit < u64::BITS)?;
-        self.words[at] &= !(1 << bit);
-        self.from = at;
-        self.count -= 1;
-        Some(at as u32 * u64::BITS + bit)
+        let slot = self.slots.next_in(self.from, self.slots.end())?;
+        self.slots.remove(slot);
+        self.from = slot + 1;
+        Some(slot)
     }
 
     pub(super) fn put_back(&mut self, slot: u32) {
-        let at = (slot / u64::BITS) as usize;
-        let bit = 1 << (slot % u64::BITS);
-        debug_assert!(self.words[at] & bit == 0, "slot {slot} was free");
-        self.words[at] |= bit;
-        self.from = self.from.min(at);
-        self.count += 1;
+        debug_assert!(!self.slots.contains(slot), "slot {slot} was free");
+        self.slots.insert(slot);
+        self.from = self.from.min(slot);
     }
 }
 

@@ -108,11 +108,9 @@ impl FrameTable {
     /// All frames are empty at first.
     pub(crate) fn new(frames: u32) -> Self {
         assert!(frames <= FrameIndex::END);
-        let mut empty = FrameSet::new(frames);
-        (0..frames).for_each(|frame| empty.insert(FrameIndex(frame)));
         Self {
             states: vec![FrameState::Empty; frames as usize],
-            empty,
+            empty: FrameSet::full(frames),
             free: FrameSet::new(frames),
             stale: FrameSet::new(frames),
             foreign: FrameSet::new(frames),

@@ -1,15 +1,12 @@
-//! Sets of frames in which runs of neighbours are found by whole words.
+//! Sets of frames in which runs of neighbours are found.
 
 use super::FrameIndex;
-use alloc::vec;
-use alloc::vec::Vec;
+use crate::bit_set::BitSet;
 
 /// A set of frames.
 #[derive(Debug)]
 pub(super) struct FrameSet {
-    words: Vec<u64>,
-    frames: u32,
-    count: u32,
+    frames: BitSet,
     /// Where the search begins: after the last run that was found.
     cursor: u32,
 }
@@ -18,77 +15,49 @@ impl FrameSet {
     /// None of so many frames.
     pub(super) fn new(frames: u32) -> Self {
         Self {
-            words: vec![0; frames.div_ceil(u64::BITS) as usize],
-            frames,
-            count: 0,
+            frames: BitSet::new(frames),
+            cursor: 0,
+        }
+    }
+
+    /// All of so many frames.
+    pub(super) fn full(frames: u32) -> Self {
+        Self {
+            frames: BitSet::full(frames),
             cursor: 0,
         }
     }
 
     pub(super) const fn count(&self) -> u32 {
-        self.count
+        self.frames.count()
     }
 
     pub(super) fn contains(&self, frame: FrameIndex) -> bool {
-        let (word, bit) = place(frame.0);
-        self.words[word] & bit != 0
+        self.frames.contains(frame.0)
     }
 
     pub(super) fn insert(&mut self, frame: FrameIndex) {
-        let (word, bit) = place(frame.0);
-        self.count += u32::from(self.words[word] & bit == 0);
-        self.words[word] |= bit;
+        self.frames.insert(frame.0);
     }
 
     pub(super) fn remove(&mut self, frame: FrameIndex) {
-        let (word, bit) = place(frame.0);
-        self.count -= u32::from(self.words[word] & bit != 0);
-        self.words[word] &= !bit;
+        self.frames.remove(frame.0);
     }
 
     /// Up to `length_max` neighbours of the set: the first at or after the cursor, or else from the
     /// beginning on. They stay in the set; the next search begins behind them.
     pub(super) fn find_run(&mut self, length_max: u32) -> Option<(FrameIndex, u32)> {
-        if self.count == 0 {
+        if self.count() == 0 {
             return None;
         }
-        let found = self.next_in(self.cursor, self.frames);
-        let start = found.or_else(|| self.next_in(0, self.cursor))?;
-        let end = self.frames.min(start.saturating_add(length_max));
-        let length = self.next_out(start, end) - start;
+        let frames = &self.frames;
+        let found = frames.next_in(self.cursor, frames.end());
+        let start = found.or_else(|| frames.next_in(0, self.cursor))?;
+        let end = frames.end().min(start.saturating_add(length_max));
+        let length = frames.next_out(start, end) - start;
         self.cursor = start + length;
         Some((FrameIndex(start), length))
     }
-
-    /// The first frame from `from` to before `end` that is in the set.
-    fn next_in(&self, from: u32, end: u32) -> Option<u32> {
-        let found = first_set(from, end, |word| self.words[word]);
-        (found < end).then_some(found)
-    }
-
-    /// The first frame from `from` on that is not in the set, or `end`.
-    fn next_out(&self, from: u32, end: u32) -> u32 {
-        first_set(from, end, |word| !self.words[word])
-    }
-}
-
-/// The first bit from `from` on that is set, or `end`.
-fn first_set(from: u32, end: u32, word_at: impl Fn(usize) -> u64) -> u32 {
-    let mut at = from;
-    while at < end {
-        let (word, bit) = place(at);
-        let rest = word_at(word) & !(bit - 1);
-        let base = at - at % u64::BITS;
-        if rest != 0 {
-            return end.min(base + rest.trailing_zeros());
-        }
-        at = base + u64::BITS;
-    }
-    end
-}
-
-const fn place(frame: u32) -> (usize, u64) {
-    ((frame / u64::BITS) as usize, 1 << (frame % u64::BITS))
 }
 
 #[cfg(test)]

@@ -251,7 +251,7 @@ impl Space {
         }
     }
 
-    /// Whoever waits for a page tries again; unread messages of theirs vanish.
+    /// Whoever waits for a page of a range tries again; unread messages of theirs vanish.
     pub(super) fn wake(&mut self, range: PageRange) {
         self.faults
             .retain(|&waiting| !range.contains(PageNumber(waiting)));

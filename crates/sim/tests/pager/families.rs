@@ -222,20 +222,22 @@ fn m14_a_child_goes_on_when_the_program_ends() {
     end(world, &[]);
 }
 
-#[test]
-fn m14_fork_while_pages_are_on_their_way() {
+/// Pages are on their way for long.
+fn on_a_slow_network() -> WorldConfig {
     let network = SimNetworkConfig {
         latency: Duration::from_micros(300),
         bytes_per_second: Some(50_000_000),
         ..WorldConfig::default().network
     };
-    let (mut world, range) = filled(
-        WorldConfig {
-            network,
-            ..config()
-        },
-        3 * CACHE,
-    );
+    WorldConfig {
+        network,
+        ..config()
+    }
+}
+
+#[test]
+fn m14_fork_while_pages_are_on_their_way() {
+    let (mut world, range) = filled(on_a_slow_network(), 3 * CACHE);
     for round in 1..6u64 {
         let part = PageRange::new(range.start.plus(round * 200), 300);
         write_all(&mut world, 0, part, round);
@@ -258,18 +260,7 @@ fn m14_fork_while_pages_are_on_their_way() {
 /// Eight children that are forked while pages are being written have them from the one write of each.
 #[test]
 fn m14_children_forked_while_pages_are_written_share_what_is_written() {
-    let network = SimNetworkConfig {
-        latency: Duration::from_micros(300),
-        bytes_per_second: Some(50_000_000),
-        ..WorldConfig::default().network
-    };
-    let (mut world, range) = filled(
-        WorldConfig {
-            network,
-            ..config()
-        },
-        3 * CACHE,
-    );
+    let (mut world, range) = filled(on_a_slow_network(), 3 * CACHE);
     let part = PageRange::new(range.start, 2 * CACHE);
     write_all(&mut world, 0, part, 1);
     let written = world.counters().pages_written;
