@@ -21,7 +21,7 @@
 //! | [`STARVATION`] | 2 s | a program from waiting for memory for ever | it is ended, with a message |
 //! | [`STARVATION_SHARED`] | 15 s | the same where others have a part of the cache that they may give back | as above |
 //! | [`FAR_MEMORY`] | 10 s | the same where all far memory is taken, and others may give theirs back | as above |
-//! | [`ANNOUNCEMENTS`] | 10 s | the agent from a thread that gets no processor after it has changed the address space | what the threads have done is taken in the order in which it was read, and checked against the mappings |
+//! | [`ANNOUNCEMENTS`] | 10 s | the agent from a thread that gets no processor after it has changed the address space | what the threads have done is taken in the order in which it was read, and checked against the mappings; the parent of a child that cannot be asked what it has inherited is ended, with a message |
 //! | [`DROPS`] | 10 s | the search of other address spaces for pages that the agent does not know from a thread that gets no processor to drop what it has announced | the space is searched later; until then such pages of it stay local |
 //! | [`HAND_ANSWER`] | 60 s | an agent from the task in a forked child that takes its pages out | the child is ended, with a message, if pages of it are lost with the task; else its pages stay local |
 //! | [`CHILD_REACH`] | 2 s | a forked child from waiting for ever until pages can leave it | it gets memory beyond the limit |

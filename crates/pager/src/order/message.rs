@@ -43,6 +43,11 @@ impl<C> Message<C> {
         matches!(self, Self::Removed { unmapped: true, .. })
     }
 
+    /// True of a fork, and of what says where a child has what it has inherited.
+    pub(super) fn may_come_late(&self) -> bool {
+        self.child().is_some() || self.vacated().is_some()
+    }
+
     /// Where no mapping of those before is any more: it was unmapped, or moved away.
     pub fn vacated(&self) -> Option<PageRange> {
         match *self {

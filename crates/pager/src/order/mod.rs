@@ -20,14 +20,18 @@
 //!   what came to a place that it says to be given up at the next reading: who has moved memory there has
 //!   not even returned from the call by then ([`in_order_of_doing`]).
 //! * A fork beside changes of other threads comes where what the child has inherited says that it does
-//!   ([`pages_in_question`]). What was announced as dropped is dropped after that was read, and so after
+//!   ([`Order::ask_children`]). What was announced as dropped is dropped after that was read, and so after
 //!   all forks that were read with it.
+//! * Threads that move no memory are not waited for ([`Sequence::AtOnce`]): a fork, or what it concerns,
+//!   may have been done earlier and be announced later. So what they unmap, and forks, wait until no event
+//!   is missing.
 //! * Only where something had to be read before all was there (a thread that gets no CPU, a move that was
 //!   announced after it had been looked for) is what was read put in order, by what is known to be mapped:
 //!   nothing is moved from where nothing is, or to where something is ([`put_in_order`]).
 //!
 //! Not all can be told apart: a mapping that grows to where another was, and is cut again, before that
-//! one's thread has announced its move. That is taken as it seems most likely.
+//! one's thread has announced its move. That is taken as it seems most likely. And what was announced as
+//! dropped beside a fork that was done before and read later counts as dropped before the fork.
 
 mod forks;
 mod message;
@@ -38,7 +42,7 @@ use crate::RangeSet;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
-pub use forks::{Inheritance, pages_given_up, pages_in_question};
+pub use forks::{Inheritance, was_there};
 use forks::{forks_first, place_fork};
 use legato_base::{Duration, Time};
 pub use message::Message;
@@ -74,8 +78,7 @@ pub struct Order<C> {
 struct Waiting<C> {
     message: Message<C>,
     reading: u64,
-    /// None if its order says more than the reading.
-    simultaneous: Option<u64>,
+    sequence: Sequence,
     /// It waits until no event is missing.
     held: bool,
     /// Of a fork that others were read with, what the child has inherited.
@@ -94,7 +97,7 @@ pub struct Batch<C> {
     pub messages: Vec<Message<C>>,
     pub sequence: Sequence,
     /// Of each fork among them what the child has inherited; none if nothing is in question
-    /// ([`pages_in_question`]).
+    /// ([`Order::ask_children`]).
     pub inheritances: Vec<Inheritance>,
 }
 
@@ -105,9 +108,18 @@ pub enum Sequence {
     AsDone,
     /// Each is of another thread. What was done before is in them or was read earlier.
     Simultaneous,
-    /// Something may be missing that was done before.
+    /// Each is of another thread, and none moves memory. What was done before may come later.
+    AtOnce,
+    /// Something may be missing that was done before, a move too.
     #[default]
     Incomplete,
+}
+
+impl Sequence {
+    /// What was done before may come later.
+    const fn is_open(self) -> bool {
+        matches!(self, Self::AtOnce | Self::Incomplete)
+    }
 }
 
 impl<C> Default for Batch<C> {
@@ -181,13 +193,12 @@ impl<C> Order<C> {
         let has_changes = messages.iter().any(Message::is_change);
         self.incomplete |= sequence == Sequence::Incomplete && has_changes;
         self.readings += u64::from(has_changes);
-        let simultaneous = (sequence == Sequence::Simultaneous).then_some(self.readings);
         if messages.iter().any(Message::is_move) {
             self.contested_until = self.contested_until.max(now + CONTESTED);
         }
         let messages = match sequence {
             Sequence::Simultaneous => untangled(messages),
-            Sequence::AsDone | Sequence::Incomplete => messages,
+            Sequence::AsDone | Sequence::AtOnce | Sequence::Incomplete => messages,
         };
         for message in forks_first(messages) {
             match message {
@@ -208,10 +219,10 @@ impl<C> Order<C> {
                 _ => Inheritance::new(),
             };
             self.waiting.push_back(Waiting {
-                held: held && message.is_change(),
+                held: held && message.is_change() || sequence.is_open() && message.may_come_late(),
                 message,
                 reading: self.readings,
-                simultaneous,
+                sequence,
                 inheritance,
             });
         }

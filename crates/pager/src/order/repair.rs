@@ -1,6 +1,6 @@
 //! What can be told of the order of changes from what they say.
 
-use super::{Message, Waiting};
+use super::{Message, Sequence, Waiting};
 use crate::{PageRange, RangeSet};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -37,13 +37,14 @@ fn goes_before<C>(messages: &VecDeque<Waiting<C>>, one: usize, other: usize) -> 
 /// What has come to a place at one reading cannot be given up at the next: the thread that moved it is
 /// not back from its call. So what was given up was there before.
 fn overtakes<C>(one: &Waiting<C>, other: &Waiting<C>) -> bool {
-    let (Some(reading), Some(before)) = (one.simultaneous, other.simultaneous) else {
+    let gathered = |waiting: &Waiting<C>| waiting.sequence == Sequence::Simultaneous;
+    if !gathered(one) || !gathered(other) {
         return false;
-    };
+    }
     let is_kept = matches!(other.message, Message::Remapped { kept: true, .. });
     let place = other.message.arrival().filter(|_| !is_kept);
     let gone = one.message.vacated();
-    reading == before + 1
+    one.reading == other.reading + 1
         && place.is_some_and(|place| gone.is_some_and(|gone| gone.overlaps(place)))
 }
 

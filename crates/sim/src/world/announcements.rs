@@ -65,6 +65,11 @@ impl Announcements {
         self.calls.is_empty()
     }
 
+    /// All that was not read. Of one thread it is in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Message<SpaceId>> {
+        self.calls.iter().flat_map(|call| &call.messages)
+    }
+
     /// The threads are gone.
     pub(super) fn clear(&mut self) {
         self.calls.clear();

@@ -101,6 +101,8 @@ pub(super) struct Model {
     /// written or found to be zeros.
     freed: BTreeSet<(SpaceId, u64)>,
     removals: Vec<Removal>,
+    /// Parents and children of forks that have not returned.
+    forks: Vec<(SpaceId, SpaceId)>,
 }
 
 impl Model {
@@ -150,6 +152,21 @@ impl Model {
     }
 
     fn begin_removal(&mut self, space: SpaceId, range: PageRange) {
+        self.allow_zeros(space, range);
+        // Both calls are on their way: either may have come first.
+        let forks = self.forks.iter().filter(|(parent, _)| *parent == space);
+        let unborn: Vec<SpaceId> = forks.map(|(_, child)| *child).collect();
+        for child in unborn {
+            self.allow_zeros(child, range);
+        }
+        self.removals.push(Removal {
+            space,
+            range,
+            written: BTreeSet::new(),
+        });
+    }
+
+    fn allow_zeros(&mut self, space: SpaceId, range: PageRange) {
         for page in range.start.0..range.end().0 {
             if let Some(allowed) = self.pages(space).get_mut(&page)
                 && !allowed.contains(&0)
@@ -157,11 +174,6 @@ impl Model {
                 allowed.push(0);
             }
         }
-        self.removals.push(Removal {
-            space,
-            range,
-            written: BTreeSet::new(),
-        });
     }
 
     fn end_removal(&mut self, space: SpaceId, range: PageRange) {
@@ -213,6 +225,7 @@ impl Model {
         self.spaces.remove(&space);
         self.freed.retain(|&(other, _)| other != space);
         self.removals.retain(|removal| removal.space != space);
+        self.end_fork(space);
     }
 
     fn remap(&mut self, space: SpaceId, from: PageRange, to: PageNumber, grow: u64) {
@@ -237,6 +250,12 @@ impl Model {
         self.freed
             .extend(freed.into_iter().map(|page| (child, page)));
         self.spaces.insert(child, copy);
+        self.forks.push((parent, child));
+    }
+
+    /// The fork has returned.
+    fn end_fork(&mut self, child: SpaceId) {
+        self.forks.retain(|(_, unborn)| *unborn != child);
     }
 }
 
@@ -270,7 +289,12 @@ pub(super) fn step(
             model.end_free(space, range);
             Ok(Step::Finished(outcome))
         }
-        State::Announced { outcome, .. } => Ok(Step::Finished(outcome)),
+        State::Announced { outcome, .. } => {
+            if let Outcome::Child(child) = outcome {
+                model.end_fork(child);
+            }
+            Ok(Step::Finished(outcome))
+        }
         _ => Ok(Step::Finished(Outcome::Done)),
     }
 }
@@ -356,6 +380,9 @@ fn start(
         Operation::Fork => {
             let (child, event) = kernel.fork(space);
             model.fork(space, child);
+            if event.is_none() {
+                model.end_fork(child);
+            }
             announced(event, Outcome::Child(child))
         }
         Operation::Pin(page) => {

@@ -4,9 +4,7 @@ use super::announcements::Reading;
 use super::defect::Defect;
 use super::kernel::SimKernel;
 use legato_base::{Duration, PageNumber, Time};
-use legato_pager::order::{
-    Batch, Inheritance, Message, Sequence, pages_given_up, pages_in_question,
-};
+use legato_pager::order::{Batch, Inheritance, Message, Sequence, was_there};
 use legato_pager::{Incoming, SpaceEvent, SpaceId, SpacePage};
 
 /// A thread that is taken off its processor before it announces something, and one that is not.
@@ -105,28 +103,35 @@ impl SimKernel {
             messages.extend(announcements.read(now, || self.announcing_delay()));
             self.space_mut(space).announcements = announcements;
         }
-        let place = self.space_mut(space);
-        let mut pages = pages_in_question(&messages, &place.armed);
-        if !pages.is_empty() {
-            pages.extend(pages_given_up(&messages, &place.armed, || place.mapped()));
-        }
-        let forks = messages.iter().filter_map(Message::child);
-        let inheritances = match pages.is_empty() {
-            true => Vec::new(),
-            false => forks.map(|child| self.inherited(*child, &pages)).collect(),
-        };
-        Batch {
+        let mut batch = Batch {
             messages,
-            sequence: Sequence::Simultaneous,
-            inheritances,
+            sequence: match reading {
+                Reading::AtOnce => Sequence::AtOnce,
+                Reading::Gathered => Sequence::Simultaneous,
+            },
+            inheritances: Vec::new(),
+        };
+        if self.follows_at_once {
+            return batch;
         }
+        let mut order = std::mem::take(&mut self.space_mut(space).order);
+        if let Some(place) = self.spaces.get(&space) {
+            let ask =
+                |child: &mut SpaceId, pages: &[PageNumber]| Some(self.inherited(*child, pages));
+            order.ask_children(&mut batch, &place.armed, || place.mapped(), ask);
+        }
+        self.space_mut(space).order = order;
+        batch
     }
 
-    /// Asks the child of a fork what is registered in it.
+    /// Asks the child of a fork what was registered in it then: what it has changed since it has announced.
     fn inherited(&self, child: SpaceId, pages: &[PageNumber]) -> Inheritance {
         let is_there = |page: &PageNumber| {
             let child = self.spaces.get(&child);
-            child.is_some_and(|child| child.registered.contains(&page.0))
+            child.is_some_and(|child| {
+                let was_there = was_there(child.announcements.iter(), *page);
+                was_there.unwrap_or_else(|| child.registered.contains(&page.0))
+            })
         };
         pages.iter().map(|page| (*page, is_there(page))).collect()
     }

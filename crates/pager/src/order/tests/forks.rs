@@ -18,16 +18,19 @@ impl Space {
 
     /// Messages were read at once, when these were mapped, and the child has inherited those.
     fn receive_fork(&mut self, messages: Vec<Message>, mapped: &RangeSet, inherited: &[PageRange]) {
+        self.ask_and_receive(simultaneous(messages), mapped, inherited);
+    }
+
+    fn ask_and_receive(&mut self, mut batch: Batch, mapped: &RangeSet, inherited: &[PageRange]) {
         let is_there = |page| inherited.iter().any(|range| range.contains(page));
-        let mut pages = pages_in_question(&messages, &self.armed);
-        let given_up = pages_given_up(&messages, &self.armed, || mapped.clone());
-        pages.extend(given_up);
-        let pages = pages.into_iter().map(|page| (page, is_there(page)));
-        let batch = Batch {
-            inheritances: vec![pages.collect()],
-            ..simultaneous(messages)
+        let ask = |child: &mut u32, pages: &[PageNumber]| {
+            assert_eq!(*child, CHILD);
+            Some(pages.iter().map(|&page| (page, is_there(page))).collect())
         };
-        self.order.receive(batch, Time::ZERO);
+        let mapped = || mapped.clone();
+        let (order, armed) = (&mut self.order, &self.armed);
+        assert!(order.ask_children(&mut batch, armed, mapped, ask));
+        order.receive(batch, Time::ZERO);
     }
 
     fn mapped_after(&self, messages: &[Message]) -> RangeSet {
@@ -111,14 +114,93 @@ fn m14_a_fork_comes_after_a_move_of_which_only_the_beginning_was_read() {
     }
 }
 
-/// A fork that nothing was read with is accepted at once.
+/// A fork that nothing was read with is accepted at once, and no child is asked.
 #[test]
 fn m14_a_fork_by_itself_does_not_wait() {
-    let space = Space::new();
-    let pages = pages_in_question(&[forked(), fault(10)], &space.armed);
-    assert!(pages.is_empty());
-    let pages = pages_in_question(&[moved(PLACE, ELSEWHERE)], &space.armed);
-    assert!(pages.is_empty());
+    for messages in [vec![forked(), fault(10)], vec![moved(PLACE, ELSEWHERE)]] {
+        let mut space = Space::new();
+        let mut batch = simultaneous(messages);
+        let asked = |_: &mut u32, _: &[PageNumber]| panic!("a child is asked");
+        let mapped = || panic!("the parent is looked at");
+        assert!(
+            space
+                .order
+                .ask_children(&mut batch, &space.armed, mapped, asked)
+        );
+        let is_fork = batch.messages.len() == 2;
+        space.order.receive(batch, Time::ZERO);
+        assert_eq!(space.read(Vec::new(), true).is_empty(), !is_fork);
+    }
+}
+
+const CALM: fn(Message) -> Batch = |message| batch(vec![message], Sequence::AtOnce);
+
+/// While no thread moves memory, what is there is read: the fork may be announced later.
+#[test]
+fn m14_a_child_has_what_was_unmapped_after_its_fork_and_read_before() {
+    for is_before in [false, true] {
+        let mut space = Space::new();
+        let inherited = [SOURCE, PLACE];
+        let inherited = &inherited[..if is_before { 1 } else { 2 }];
+        let mapped = space.mapped_after(&[removed(PLACE, true)]);
+        for message in [removed(PLACE, true), fault(30), forked()] {
+            space.ask_and_receive(CALM(message), &mapped, inherited);
+            assert!(space.read(Vec::new(), true).is_empty());
+        }
+        let mut expected = vec![removed(PLACE, true), fault(30), forked()];
+        if !is_before {
+            expected.rotate_right(1);
+        }
+        assert_eq!(space.read(Vec::new(), false), names(&expected));
+    }
+}
+
+/// And the other way round.
+#[test]
+fn m14_a_child_does_not_have_what_was_unmapped_before_its_fork_and_read_after() {
+    for is_before in [false, true] {
+        let mut space = Space::new();
+        let inherited = [SOURCE, PLACE];
+        let inherited = &inherited[..if is_before { 1 } else { 2 }];
+        let mapped = space.mapped_after(&[removed(PLACE, true)]);
+        for message in [forked(), removed(PLACE, true)] {
+            space.ask_and_receive(CALM(message), &mapped, inherited);
+            assert!(space.read(Vec::new(), true).is_empty());
+        }
+        let mut expected = vec![forked(), removed(PLACE, true)];
+        expected.rotate_right(usize::from(is_before));
+        assert_eq!(space.read(Vec::new(), false), names(&expected));
+    }
+}
+
+/// What `madvise` drops waits for nobody.
+#[test]
+fn what_is_dropped_does_not_wait() {
+    let mut space = Space::new();
+    space.order.receive(CALM(removed(PLACE, false)), Time::ZERO);
+    let accepted = space.read(Vec::new(), true);
+    assert_eq!(accepted, names(&[removed(PLACE, false)]));
+}
+
+/// Each place is explained by itself, however many there are.
+#[test]
+fn m14_a_fork_beside_many_unmappings_comes_after_those_that_the_child_does_not_have() {
+    let places: Vec<PageRange> = (0..40).map(|place| range(100 + 4 * place, 2)).collect();
+    let mut space = Space::new();
+    places.iter().for_each(|&place| space.armed.insert(place));
+    let unmapped: Vec<Message> = places.iter().map(|&place| removed(place, true)).collect();
+    let mapped = space.mapped_after(&unmapped);
+    let (inherited, gone): (Vec<_>, Vec<_>) =
+        places.iter().partition(|place| place.start.0 % 3 > 0);
+    for message in unmapped.into_iter().chain([forked()]) {
+        space.ask_and_receive(CALM(message), &mapped, &inherited);
+    }
+    let of = |places: Vec<PageRange>| places.into_iter().map(|place| removed(place, true));
+    let expected: Vec<Message> = of(gone)
+        .chain([forked()])
+        .chain(of(inherited.clone()))
+        .collect();
+    assert_eq!(space.read(Vec::new(), false), names(&expected));
 }
 
 #[test]
@@ -128,4 +210,28 @@ fn m14_a_child_has_what_is_dropped_after_its_fork() {
     space.order.receive(simultaneous(messages), Time::ZERO);
     let expected = [forked(), fault(10), removed(PLACE, false)];
     assert_eq!(space.read(Vec::new(), true), names(&expected));
+}
+
+#[test]
+fn the_first_change_of_a_page_tells_what_was_before() {
+    let range = |start| PageRange::new(PageNumber(start), 4);
+    let changes = [
+        Message::Remapped {
+            from: range(10),
+            to: PageNumber(20),
+            kept: false,
+        },
+        Message::Removed {
+            range: range(20),
+            unmapped: true,
+        },
+        Message::Removed {
+            range: range(30),
+            unmapped: false,
+        },
+    ];
+    let was_there = |page| was_there::<u32>(&changes, PageNumber(page));
+    assert_eq!(was_there(11), Some(true));
+    assert_eq!(was_there(21), Some(false));
+    assert_eq!(was_there(31), None);
 }

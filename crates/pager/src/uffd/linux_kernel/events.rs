@@ -2,12 +2,13 @@
 
 use super::LinuxKernel;
 use super::accept::Batch;
+use super::gather::Ready;
 use super::space::Space;
-use crate::order::{Sequence, pages_given_up, pages_in_question};
+use crate::order::Sequence;
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
 use crate::uffd::mappings::mapping_of;
-use crate::uffd::message::Message;
+use crate::uffd::message::{Message, Newborn};
 use crate::uffd::program::threads_of;
 use crate::{Incoming, Kernel, PageRange, RangeSet, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
@@ -33,9 +34,8 @@ impl LinuxKernel {
             let mine: Vec<(SpaceId, Message)> = mine;
             for (_, message) in mine {
                 let mut batch = Batch::from(message);
-                if self.may_be_late(space, &batch) {
-                    batch.sequence = Sequence::Incomplete;
-                }
+                batch.sequence = self.sequence_of(space, &batch);
+                self.ask_children(space, &mut batch);
                 self.receive(space, batch);
             }
             let batch = self.read_from(space);
@@ -74,44 +74,36 @@ impl LinuxKernel {
             } else {
                 let _ = context.read(ready.count, messages);
             }
-            let may_be_late = quiet.is_some() && self.may_be_late(space, &batch);
-            batch.sequence = if may_be_late {
-                Sequence::Incomplete
-            } else {
-                ready.sequence
+            batch.sequence = match quiet {
+                Some(Ready {
+                    sequence: Sequence::AtOnce,
+                    ..
+                }) => self.sequence_of(space, &batch),
+                _ => ready.sequence,
             };
         }
         self.ask_children(space, &mut batch);
         batch
     }
 
-    /// Asks the children of forks that others were read with what they have inherited.
+    /// Asks the children of forks beside other changes what they have inherited.
     fn ask_children(&mut self, space: SpaceId, batch: &mut Batch) {
-        let Some(Space { ranges, .. }) = self.space(space) else {
+        if !batch.messages.iter().any(Message::is_change) {
+            return;
+        }
+        let order = self.space_mut(space).map(|space| &mut space.order);
+        let Some(mut order) = order.map(core::mem::take) else {
             return;
         };
-        let armed = &ranges.armed;
-        let messages = &mut batch.messages;
-        // At once, and what takes longer to find afterwards.
-        let pages = pages_in_question(messages, armed);
-        if pages.is_empty() {
-            return;
+        if let Some(Space { ranges, .. }) = self.space(space) {
+            let armed = &ranges.armed;
+            let mapped = || self.mapped(space).unwrap_or_else(|| armed.clone());
+            let all_told = order.ask_children(batch, armed, mapped, Newborn::ask);
+            self.unclear_fork |= !all_told;
         }
-        let forks = messages.iter_mut().filter_map(Message::child_mut);
-        let mut answers: Vec<_> = forks.map(|child| child.ask(&pages)).collect();
-        let mapped = || self.mapped(space).unwrap_or_else(|| armed.clone());
-        let pages = pages_given_up(messages, armed, mapped);
-        let forks = messages.iter_mut().filter_map(Message::child_mut);
-        for (child, answer) in forks.zip(&mut answers) {
-            let more = child.ask(&pages);
-            *answer = answer
-                .take()
-                .zip(more)
-                .map(|(first, more)| [first, more].concat());
+        if let Some(space) = self.space_mut(space) {
+            space.order = order;
         }
-        self.unclear_fork |= answers.contains(&None);
-        let inheritances = answers.into_iter().map(Option::unwrap_or_default);
-        batch.inheritances.extend(inheritances);
     }
 
     /// What is mapped in a space. None if that cannot be read.
@@ -123,11 +115,20 @@ impl LinuxKernel {
         Some(mapped)
     }
 
-    /// A move came between looking for one and reading.
-    fn may_be_late(&self, space: SpaceId, batch: &Batch) -> bool {
+    /// What the order of messages is worth that were read while no thread was seen to move memory.
+    fn sequence_of(&self, space: SpaceId, batch: &Batch) -> Sequence {
+        if !batch.messages.iter().any(Message::is_change) {
+            return Sequence::AsDone;
+        }
         let process = self.process_of(space);
-        batch.messages.iter().any(Message::is_move)
-            && process.is_none_or(|process| threads_of(process).len() > 1)
+        if process.is_some_and(|process| threads_of(process).len() <= 1) {
+            return Sequence::AsDone;
+        }
+        // A move came between looking for one and reading.
+        if batch.messages.iter().any(Message::is_move) {
+            return Sequence::Incomplete;
+        }
+        Sequence::AtOnce
     }
 
     /// Lets every waiting thread of every space try again.

@@ -54,6 +54,10 @@ impl Ready {
         count: MESSAGES_MAX,
         sequence: Sequence::Incomplete,
     };
+    const AT_ONCE: Self = Self {
+        count: MESSAGES_MAX,
+        sequence: Sequence::AtOnce,
+    };
     const ALL: Self = Self {
         count: MESSAGES_MAX,
         sequence: Sequence::AsDone,
@@ -148,11 +152,12 @@ impl LinuxKernel {
     /// does so now.
     pub(super) fn look_for_moves(&self, space: SpaceId) -> Option<Ready> {
         let context = &self.space(space)?.context;
+        // What comes meanwhile may be anybody's.
         if !context.is_changing() {
-            return Some(Ready::ALL);
+            return Some(Ready::AT_ONCE);
         }
         let Some(process) = self.process_of(space) else {
-            return Some(Ready::ALL);
+            return Some(Ready::AT_ONCE);
         };
         let threads = threads_of(process);
         // One thread announces in order.
@@ -170,7 +175,7 @@ impl LinuxKernel {
         };
         (!threads.iter().any(moves)).then_some(Ready {
             count,
-            sequence: Sequence::Simultaneous,
+            ..Ready::AT_ONCE
         })
     }
 
