@@ -6,30 +6,20 @@ use super::defect::Defect;
 use super::frames::SimFrames;
 use super::physical::{Page, PhysicalMemory};
 use super::processor::Processor;
-use super::space::{Access, Space};
+use super::space::Space;
+use super::transfer::LOCKED_EVERY;
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Random, Time};
-use legato_pager::order::Message;
 use legato_pager::{
     Charge, EvictError, FillError, FrameIndex, FrameMemory, Incoming, Kernel, PageRange, SpaceId,
     SpacePage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One move in so many is refused for a moment: another CPU has the page locked.
-const LOCKED_EVERY: u64 = 64;
 /// A child that pages cannot leave yet is attached in one of so many turns of the agent.
 const ATTACHED_EVERY: u64 = 40;
-/// One page in so many cannot be moved in, only copied: userfaultfd refuses some mappings.
-const COPY_ONLY_EVERY: u64 = 61;
-/// One child in so many is never attached.
-const UNATTACHABLE_EVERY: u64 = 5;
-/// One access in so many to a page that may be dropped finds it dropped.
-const DROPPED_EVERY: u64 = 3;
 
 /// Resident pages that are looked at in one go.
 const LOOKED_AT: usize = 64;
-/// One write in so many to a page that MADV_FREE left is faster than the agent.
-const WRITTEN_UNSEEN_EVERY: u64 = 8;
 
 /// The machine that the program and its forked children run on.
 #[derive(Debug)]
@@ -46,12 +36,12 @@ pub struct SimKernel {
     /// How long the next change waits to be announced, if a test says so.
     pub(super) next_delay: Option<Duration>,
     processor: Processor,
-    last_space: u32,
-    memory: PhysicalMemory,
+    pub(super) last_space: u32,
+    pub(super) memory: PhysicalMemory,
     pub(super) defect: Option<Defect>,
     /// Whatever is read counts as done then.
     pub(super) follows_at_once: bool,
-    attaching: Attaching,
+    pub(super) attaching: Attaching,
     pub(super) registering: Registering,
     /// What was registered last is not reported in the same turn.
     pub(super) is_late: bool,
@@ -146,133 +136,6 @@ impl SimKernel {
             .expect("a running thread has an address space")
     }
 
-    pub(super) fn touch(&mut self, space: SpaceId, page: u64) -> Access {
-        self.drop_lazy(space, page);
-        self.space_mut(space).touch(page)
-    }
-
-    /// The kernel drops a page that it may drop, or leaves it.
-    fn drop_lazy(&mut self, space: SpaceId, page: u64) {
-        if self.space_mut(space).lazy.contains(&page) && self.happens(DROPPED_EVERY) {
-            let range = PageRange::new(PageNumber(page), 1);
-            self.space_mut(space).zap(range);
-        }
-    }
-
-    /// `mmap` of fresh memory, over whatever is there.
-    pub(super) fn map(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
-        let event = self.unmap(space, range);
-        self.space_mut(space).map(range);
-        event
-    }
-
-    /// `madvise(MADV_DONTNEED)` or `MADV_FREE`, first half. Returns the event to wait for, if there
-    /// is one; only then is the content dropped.
-    pub(super) fn announce_removal(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
-        let place = self.space_mut(space);
-        place.announced_since(range);
-        place.is_watched(range).then(|| {
-            let unmapped = false;
-            let event = self.announce(space, [Message::Removed { range, unmapped }]);
-            self.space_mut(space).begin_dropping(event, range);
-            event
-        })
-    }
-
-    pub(super) fn unmap(&mut self, space: SpaceId, range: PageRange) -> Option<u64> {
-        let unmapped = true;
-        self.space_mut(space)
-            .unmap(range)
-            .then(|| self.announce(space, [Message::Removed { range, unmapped }]))
-    }
-
-    pub(super) fn remap(
-        &mut self,
-        space: SpaceId,
-        from: PageRange,
-        to: PageNumber,
-        grow: u64,
-    ) -> Option<u64> {
-        // What is at the new place goes first, with an event of its own.
-        let target = PageRange::new(to, from.count + grow);
-        let unmapped = |range| Message::Removed {
-            range,
-            unmapped: true,
-        };
-        let place = self.space_mut(space);
-        let mut messages = Vec::from_iter(place.unmap(target).then(|| unmapped(target)));
-        let is_watched = place.remap(from, to.0, grow);
-        if is_watched {
-            // Moving a mapping ends with unmapping the old one, which is reported as well.
-            let kept = false;
-            messages.push(Message::Remapped { from, to, kept });
-            messages.push(unmapped(from));
-        }
-        (!messages.is_empty()).then(|| self.announce(space, messages))
-    }
-
-    pub(super) fn fork(&mut self, parent: SpaceId) -> (SpaceId, Option<u64>) {
-        self.last_space += 1;
-        let child = SpaceId(self.last_space);
-        let place = self.space_mut(parent);
-        let mut copy = place.copy();
-        let event = (!copy.registered.is_empty())
-            .then(|| self.announce(parent, [Message::Forked { child }]));
-        copy.unattachable = self.attaching == Attaching::ByHand || self.happens(UNATTACHABLE_EVERY);
-        self.spaces.insert(child, copy);
-        (child, event)
-    }
-
-    /// The space's process ends.
-    pub(super) fn end(&mut self, space: SpaceId) {
-        let place = self.space_mut(space);
-        place.ended = true;
-        place.announcements.clear();
-        place.faults.clear();
-        place.present.clear();
-        // Of what was never registered the pager does not know.
-        if place.registered.is_empty() && space != SpaceId::OWN {
-            self.spaces.remove(&space);
-        }
-    }
-
-    /// `fork` fails because its process was killed: what was made of the child goes (`copy_process` in
-    /// kernel/fork.c, `userfaultfd_event_wait_completion` in fs/userfaultfd.c). Only a pager that has
-    /// read of it knows of the child.
-    pub(super) fn end_unborn(&mut self, parent: SpaceId, child: SpaceId, event: u64) {
-        if self.is_read(parent, event) {
-            self.end(child);
-        } else {
-            self.spaces.remove(&child);
-        }
-    }
-
-    /// True if the space's process has ended and the pager has not taken note of it.
-    pub(super) fn has_ended(&self, space: SpaceId) -> bool {
-        self.spaces.get(&space).is_some_and(|space| space.ended)
-    }
-
-    /// True if the pager has read the event, or the space is gone with all its events.
-    pub(super) fn is_read(&self, space: SpaceId, event: u64) -> bool {
-        self.spaces
-            .get(&space)
-            .is_none_or(|space| space.announcements.is_over(event))
-    }
-
-    /// The program writes to a page that MADV_FREE left. Mostly the agent sees it: it protects such
-    /// pages where it is in charge, but a thread may be faster.
-    pub(super) fn report_written(&mut self, page: SpacePage) {
-        if !self.is_registered(page) {
-            return;
-        }
-        if self.happens(WRITTEN_UNSEEN_EVERY) {
-            let strays = &mut self.space_mut(page.space()).strays;
-            strays.insert(page.page().0);
-        } else {
-            self.written.push(page);
-        }
-    }
-
     /// Sooner or later pages can leave a child whose faults the pager serves.
     fn attach_children(&mut self) {
         for space in self.spaces.values_mut() {
@@ -309,98 +172,6 @@ impl SimKernel {
     /// Local pages of all spaces and the frames.
     pub(super) fn resident(&self) -> u64 {
         self.frames.backed() + self.memory.pages()
-    }
-
-    /// True if the address space refuses moves now.
-    fn refuses(&mut self, space: SpaceId) -> bool {
-        let changing = self.spaces.get(&space).is_some_and(Space::is_changing);
-        changing || self.happens(LOCKED_EVERY)
-    }
-
-    /// Why a page cannot be filled, if it cannot.
-    fn fillable(&mut self, page: SpacePage) -> Result<(), FillError> {
-        let (space, page) = (page.space(), page.page());
-        if self.spaces.get(&space).is_none_or(|space| space.ended) {
-            return Err(FillError::SpaceGone);
-        }
-        if self.refuses(space) {
-            return Err(FillError::Again);
-        }
-        let place = self.space_mut(space);
-        if !place.registered.contains(&page.0) {
-            Err(FillError::Gone)
-        } else if place.present.contains_key(&page.0) {
-            Err(FillError::Present)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// As [`Self::fillable`]: copying replaces poison, and nothing else does.
-    fn fillable_unless_poisoned(&mut self, page: SpacePage) -> Result<(), FillError> {
-        self.fillable(page)?;
-        let poisoned = &self.space_mut(page.space()).poisoned;
-        if poisoned.contains(&page.page().0) {
-            Err(FillError::Present)
-        } else {
-            Ok(())
-        }
-    }
-
-    fn fill(&mut self, page: SpacePage, content: Box<[u8; PAGE_SIZE]>) {
-        self.pages_handled += 1;
-        let content = self.memory.page(content);
-        let place = self.space_mut(page.space());
-        place.poisoned.remove(&page.page().0);
-        place.present.insert(page.page().0, content);
-        self.wake(page);
-    }
-
-    fn move_one_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError> {
-        if page.space() != SpaceId::OWN {
-            return self.copy_in(frame, page);
-        }
-        self.fillable(page)?;
-        let locked = self.space_mut(page.space()).locked.contains(&page.page().0);
-        if locked || !self.steady && page.page().0.is_multiple_of(COPY_ONLY_EVERY) {
-            return Err(FillError::CopyOnly);
-        }
-        self.fillable_unless_poisoned(page)?;
-        let content = self.frames.take(frame.0);
-        self.fill(page, content);
-        Ok(())
-    }
-
-    fn move_one_out(&mut self, page: SpacePage, frame: FrameIndex) -> Result<(), EvictError> {
-        if self.refuses(page.space()) {
-            return Err(EvictError::Again);
-        }
-        let torn = self.defect == Some(Defect::PagesTorn);
-        let space = page.space();
-        self.drop_lazy(space, page.page().0);
-        let place = self.space_mut(space);
-        let page = page.page();
-        if place.locked.contains(&page.0) {
-            return Err(EvictError::Locked { more: 0 });
-        }
-        if place.poisoned.contains(&page.0) {
-            return Err(EvictError::Fixed);
-        }
-        if place.pinned.contains(&page.0) && place.present.contains_key(&page.0) {
-            return Err(EvictError::Pinned);
-        }
-        let shared = place.present.remove(&page.0).ok_or(EvictError::Absent)?;
-        place.lazy.remove(&page.0);
-        let mut content = *shared.bytes();
-        if torn && page.0.is_multiple_of(97) {
-            content[PAGE_SIZE - 1] ^= 1;
-        }
-        self.frames.put(frame.0, &content);
-        if space == SpaceId::OWN {
-            self.frames.mark_foreign(frame.0);
-        }
-        self.pages_handled += 1;
-        Ok(())
     }
 }
 

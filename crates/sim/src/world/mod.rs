@@ -11,8 +11,10 @@
 //! is not: read-only mappings, and time that locks cost. [`Machine`] is the model by itself, for
 //! the test that compares it with Linux.
 
+mod advance;
 mod agent;
 mod announcements;
+mod calls;
 mod care;
 mod config;
 mod content;
@@ -31,6 +33,7 @@ mod report;
 mod script;
 mod space;
 mod state;
+mod transfer;
 mod workload;
 
 pub use config::{Attaching, Registering, WorldConfig};

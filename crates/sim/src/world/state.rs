@@ -5,7 +5,7 @@ use super::failure::{Failure, FailureKind};
 use super::frames::{Registered, SimFrames};
 use super::kernel::SimKernel;
 use super::node::Node;
-use super::program::{Model, Operation, Outcome, State, Step, step};
+use super::program::{Model, Operation, Outcome, State};
 use super::report::{History, Report};
 use crate::provider::{SimNetwork, SimProvider};
 use legato_base::histogram::Histogram;
@@ -19,12 +19,6 @@ use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
 /// Between two operations of a thread, at most; a quarter of it at least. Memory that the pager is
 /// not in charge of then grows by less than a headroom between two of its measurements.
 pub(super) const THREAD_PACE: u64 = 10_000;
-/// How long after all of it became reachable local memory may be over its limit.
-const REACHED: Duration = Duration::from_millis(100);
-/// Points in time between two comparisons of counts with what they count.
-const COUNTED_EVERY: u64 = 251;
-/// Without one finished operation of the program for so long, it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Thread {
@@ -32,8 +26,8 @@ pub(super) struct Thread {
     pub(super) state: State,
     pub(super) at: Time,
     /// Between the announcement of a change and what is left of it, it gets no processor before.
-    starved_until: Time,
-    outcome: Option<Outcome>,
+    pub(super) starved_until: Time,
+    pub(super) outcome: Option<Outcome>,
 }
 
 impl Thread {
@@ -77,7 +71,7 @@ pub struct World {
     pub(super) resident_peak: u64,
     pub(super) reachable_at: Time,
     pub(super) fault_ns: Histogram,
-    checked: u64,
+    pub(super) checked: u64,
 }
 
 impl World {
@@ -247,7 +241,7 @@ impl World {
         self.threads.iter().position(|thread| thread.space == space)
     }
 
-    fn add_thread(&mut self, space: SpaceId) {
+    pub(super) fn add_thread(&mut self, space: SpaceId) {
         let thread = Thread::new(space, self.now());
         match self
             .threads
@@ -318,180 +312,6 @@ impl World {
         self.network.advance_to(self.now() + time);
         self.progress_at = self.progress_at + time;
         self.reachable_at = self.reachable_at + time;
-    }
-
-    /// Lets the world go on until `done` says so.
-    ///
-    /// # Errors
-    /// If a check fails, or nothing happens any more.
-    pub fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), Failure> {
-        self.progress_at = self.now();
-        while !done(self) {
-            self.advance()?;
-        }
-        Ok(())
-    }
-
-    /// Lets everything happen that happens at the next point in time.
-    pub(super) fn advance(&mut self) -> Result<(), Failure> {
-        let now = self.next_time();
-        if now == Time::NEVER {
-            return Err(self.failure(FailureKind::Stuck("no event is left")));
-        }
-        if now.since(self.progress_at) > PATIENCE {
-            return Err(self.failure(FailureKind::Stuck(self.what_waits())));
-        }
-        self.network.advance_to(now);
-        for node in &mut self.nodes {
-            node.turn_if_due(now);
-        }
-        for index in 0..self.threads.len() {
-            self.step_thread(index, now)
-                .map_err(|kind| self.config.failure(now, kind))?;
-        }
-        if self.agent_due() <= now {
-            self.turn_agent(now)
-                .map_err(|kind| self.config.failure(now, kind))?;
-        }
-        self.check_counts()?;
-        self.check_limit(now)
-    }
-
-    /// What a forked child writes before its pages can leave is beyond the pager's reach, and
-    /// takes a moment to bring down afterwards.
-    fn check_limit(&mut self, now: Time) -> Result<(), Failure> {
-        let resident = self.pager.kernel().resident();
-        if !self.pager.kernel().all_attached() {
-            self.reachable_at = now + REACHED;
-        }
-        if now < self.reachable_at {
-            return Ok(());
-        }
-        self.resident_peak = self.resident_peak.max(resident);
-        if resident > self.limit {
-            let kind = FailureKind::OverLimit {
-                resident,
-                limit: self.limit,
-            };
-            return Err(self.failure(kind));
-        }
-        Ok(())
-    }
-
-    /// Counts are compared with what they count, now and then.
-    fn check_counts(&mut self) -> Result<(), Failure> {
-        self.checked += 1;
-        if !self.checked.is_multiple_of(COUNTED_EVERY) {
-            return Ok(());
-        }
-        if let Some(what) = self.pager.miscounted() {
-            return Err(self.failure(FailureKind::Miscounted(what)));
-        }
-        self.check_care().map_err(|kind| self.failure(kind))
-    }
-
-    /// True if no process is left.
-    pub(super) fn has_ended(&self) -> bool {
-        let mut threads = self.threads.iter();
-        threads.all(|thread| thread.state == State::Ended)
-    }
-
-    fn what_waits(&self) -> &'static str {
-        let waits = |wanted: fn(&State) -> bool| self.threads.iter().any(|t| wanted(&t.state));
-        if waits(|state| matches!(state, State::Faulted { .. })) {
-            "a thread waits for a page"
-        } else if waits(|state| matches!(state, State::Announced { .. })) {
-            "a thread waits for its event to be read"
-        } else {
-            "no thread waits, and what was expected does not come"
-        }
-    }
-
-    fn next_time(&self) -> Time {
-        let now = self.now();
-        let threads = self.threads.iter().map(|thread| self.thread_due(thread));
-        let nodes = self.nodes.iter().map(|node| node.due(now));
-        let network = self.network.next_event_time().unwrap_or(Time::NEVER);
-        threads
-            .chain(nodes)
-            .fold(network.min(self.agent_due()), Time::min)
-            .max(now)
-    }
-
-    fn thread_due(&self, thread: &Thread) -> Time {
-        match thread.state {
-            State::Running { .. } => thread.at,
-            State::Announced { event, .. } if self.pager.kernel().is_read(thread.space, event) => {
-                thread.at.max(thread.starved_until)
-            }
-            _ => Time::NEVER,
-        }
-    }
-
-    fn step_thread(&mut self, index: usize, now: Time) -> Result<(), FailureKind> {
-        let Thread { space, state, .. } = self.threads[index];
-        if self.thread_due(&self.threads[index]) > now {
-            return Ok(());
-        }
-        self.pager.kernel_mut().run(now);
-        match step(self.pager.kernel_mut(), &mut self.model, space, state)? {
-            Step::Exits => self.kill_process(space),
-            Step::Waits(state) => {
-                self.threads[index].state = state;
-                // `madvise` goes on a moment after its event was read.
-                let pause = Duration::from_nanos(self.random.below(THREAD_PACE));
-                self.threads[index].at = now + pause;
-            }
-            Step::Finished(outcome) => self.finish_operation(index, outcome, now)?,
-        }
-        Ok(())
-    }
-
-    fn finish_operation(
-        &mut self,
-        index: usize,
-        outcome: Outcome,
-        now: Time,
-    ) -> Result<(), FailureKind> {
-        self.progress_at = now;
-        let state = std::mem::replace(&mut self.threads[index].state, State::Idle);
-        self.threads[index].outcome = Some(outcome);
-        self.history.word(now.as_nanos());
-        self.history.word(index as u64);
-        match outcome {
-            Outcome::Value(value) => {
-                self.accesses += 1;
-                self.history.word(value);
-            }
-            Outcome::Done => {
-                self.accesses += u64::from(matches!(
-                    state,
-                    State::Running {
-                        operation: Operation::Write(..),
-                        ..
-                    }
-                ))
-            }
-            Outcome::Invalid => {}
-            Outcome::Child(child) => {
-                self.forks += 1;
-                self.add_thread(child);
-            }
-            Outcome::BusError => {
-                self.bus_errors += 1;
-                if let State::Running { operation, .. } = state
-                    && !self.pages_may_be_lost
-                {
-                    return Err(match operation {
-                        Operation::Read(page) | Operation::Write(page, _) => {
-                            FailureKind::BusError { page }
-                        }
-                        _ => FailureKind::Stuck("an operation without a page gave SIGBUS"),
-                    });
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Disconnects from the nodes and gives everything back.
