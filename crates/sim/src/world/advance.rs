@@ -6,8 +6,10 @@ use super::program::{Operation, Outcome, State, Step, step};
 use super::state::{THREAD_PACE, Thread, World};
 use legato_base::{Duration, Time};
 
-/// How long after all of it became reachable local memory may be over its limit.
+/// How long after all of it became reachable local memory may be over its limit, and again if by then it
+/// has become less by so many pages. The slowest wire takes no more than 25 pages in a millisecond.
 const REACHED: Duration = Duration::from_millis(100);
+const FALLS: u64 = 128;
 /// Points in time between two comparisons of counts with what they count.
 const COUNTED_EVERY: u64 = 251;
 /// Without one finished operation of the program for so long, it hangs.
@@ -56,9 +58,13 @@ impl World {
     fn check_limit(&mut self, now: Time) -> Result<(), Failure> {
         let resident = self.pager.kernel().resident();
         if !self.pager.kernel().all_attached() {
-            self.reachable_at = now + REACHED;
+            self.begin_to_fall(now, resident);
         }
         if now < self.reachable_at {
+            return Ok(());
+        }
+        if resident > self.limit && resident + FALLS <= self.falls_from {
+            self.begin_to_fall(now, resident);
             return Ok(());
         }
         self.resident_peak = self.resident_peak.max(resident);
@@ -70,6 +76,11 @@ impl World {
             return Err(self.failure(kind));
         }
         Ok(())
+    }
+
+    fn begin_to_fall(&mut self, now: Time, resident: u64) {
+        self.reachable_at = now + REACHED;
+        self.falls_from = resident;
     }
 
     /// Counts are compared with what they count, now and then.

@@ -70,6 +70,8 @@ pub struct World {
     pub(super) forks: u64,
     pub(super) resident_peak: u64,
     pub(super) reachable_at: Time,
+    /// What was local when it began to fall to its limit.
+    pub(super) falls_from: u64,
     pub(super) fault_ns: Histogram,
     pub(super) checked: u64,
 }
@@ -144,6 +146,7 @@ impl World {
             forks: 0,
             resident_peak: 0,
             reachable_at: Time::ZERO,
+            falls_from: 0,
             fault_ns: Histogram::default(),
             checked: 0,
         })
