@@ -172,7 +172,7 @@ fn sources_are_ascii() {
 
 /// Where product code may have a time of a second or more that is no time limit: it paces work, or
 /// engines are told otherwise.
-const PACES: [(&str, &str); 15] = [
+const PACES: [(&str, &str); 16] = [
     ("crates/cli/src/bench/", ""),
     ("crates/cli/src/node/refusals.rs", "INTERVAL"),
     ("crates/cli/src/run/supervise.rs", "WAITING_NOTICE"),
@@ -184,6 +184,7 @@ const PACES: [(&str, &str); 15] = [
     ("crates/pager/src/engine/strays.rs", "USED_AFTER"),
     ("crates/pager/src/far/room.rs", "ASK_AGAIN_MAX"),
     ("crates/pager/src/order/mod.rs", "CONTESTED"),
+    ("crates/pager/src/uffd/linux_kernel/rss.rs", "REST_MAX"),
     ("crates/providers/src/ibverbs/", ""),
     ("crates/providers/src/proxy/agent/line.rs", "LOOK"),
     ("crates/sim/src/", ""),

@@ -6,7 +6,7 @@ use legato_pager::uffd::OpenError;
 use legato_pager::uffd::probe::{Offer, Offered};
 use std::os::unix::fs::MetadataExt as _;
 
-/// From here on nothing is missing (UFFDIO_MOVE).
+/// From here on nothing is missing that costs time or more (UFFDIO_MOVE).
 const NEWEST_NEEDED: (u32, u32) = (6, 8);
 const DEVICE: &str = "/dev/userfaultfd";
 const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
@@ -26,6 +26,7 @@ pub(super) fn checks(offer: &Offer) -> Vec<Check> {
         checks.extend(features(offered));
     }
     checks.push(pagemap_scan(offer.pagemap_scan));
+    checks.push(exact_rss(offer.exact_rss));
     checks.push(seccomp(
         status_number("Seccomp:").unwrap_or(0),
         offer.system_call.is_ok() || offer.device.is_ok(),
@@ -140,6 +141,16 @@ fn pagemap_scan(has: bool) -> Check {
     Check::warning(NAME, why, "use Linux 6.7 or newer")
 }
 
+fn exact_rss(is_exact: bool) -> Check {
+    const NAME: &str = "exact-rss";
+    if is_exact {
+        return Check::ok(NAME, "the kernel says exactly how much is local");
+    }
+    let why = "how much is local is counted roughly: page tables are walked too, and a machine with many \
+               processors may for a moment hold more than --cache";
+    Check::warning(NAME, why, "use Linux 6.16 or newer")
+}
+
 /// From seccomp(2)'s mode of this process.
 fn seccomp(mode: u64, may_open: bool) -> Check {
     const NAME: &str = "seccomp";
@@ -241,6 +252,7 @@ mod tests {
             system_call,
             features: Ok(ALL),
             pagemap_scan: true,
+            exact_rss: true,
         };
         expect(&present_user(&offer(Ok(()), Err(1))), Verdict::Ok, "/dev");
         expect(&present_user(&offer(Err(2), Ok(()))), Verdict::Ok, "call");

@@ -4,7 +4,7 @@ use crate::harness::{Run, legato};
 use crate::masks::unprivileged;
 use serde_json::Value;
 
-const CHECKS: [&str; 21] = [
+const CHECKS: [&str; 22] = [
     "kernel",
     "userfaultfd",
     "userfaultfd for others",
@@ -13,6 +13,7 @@ const CHECKS: [&str; 21] = [
     "write-protect",
     "poison",
     "pagemap-scan",
+    "exact-rss",
     "seccomp",
     "ptrace",
     "processors",
@@ -94,10 +95,11 @@ fn doctor_shows_what_is_hidden() {
             .finish();
         (run.code(), parse(&run.output()))
     };
-    let (code, report) = look("poison,pagemap-scan");
+    let (code, report) = look("poison,pagemap-scan,exact-rss");
     assert_eq!(code, Some(0));
     assert_eq!(verdict(&report, "poison"), "warning");
     assert_eq!(verdict(&report, "pagemap-scan"), "warning");
+    assert_eq!(verdict(&report, "exact-rss"), "warning");
     assert_eq!(verdict(&report, "move"), "ok");
     let (code, report) = look("move,protect");
     assert_eq!(code, Some(2));

@@ -81,6 +81,11 @@ fn m23_without_pagemap_scan() {
 }
 
 #[test]
+fn m23_without_an_exact_count_of_what_is_local() {
+    right_in(A_LITTLE, "exact-rss");
+}
+
+#[test]
 fn m23_without_the_device() {
     right_in(A_LITTLE, "device");
 }
@@ -92,7 +97,7 @@ fn m23_without_the_system_call() {
 
 #[test]
 fn m23_as_on_linux_5_10() {
-    right_without("move,poison,pagemap-scan,wp-async,device");
+    right_without("move,poison,pagemap-scan,wp-async,device,exact-rss");
 }
 
 #[test]
@@ -105,6 +110,11 @@ fn m23_the_limit_holds_without_move_or_write_protection() {
 fn m23_the_limit_holds_without_poison_or_pagemap_scan() {
     within_limit_without("poison");
     within_limit_without("pagemap-scan");
+}
+
+#[test]
+fn m23_the_limit_holds_without_an_exact_count_of_what_is_local() {
+    within_limit_without("exact-rss");
 }
 
 /// Never zeros and never a hang: without SIGBUS the program is ended, with a message.

@@ -62,11 +62,13 @@ pub struct Mask {
     pub(super) pagemap_scan: bool,
     pub(super) device: bool,
     pub(super) system_call: bool,
+    pub(super) exact_rss: bool,
 }
 
 impl Mask {
     /// All names that [`Self::parse`] knows.
-    pub const NAMES: &str = "move, protect, wp-async, poison, pagemap-scan, device, syscall";
+    pub const NAMES: &str =
+        "move, protect, wp-async, poison, pagemap-scan, device, syscall, exact-rss";
 
     /// Names with commas between them.
     ///
@@ -84,6 +86,7 @@ impl Mask {
                 b"pagemap-scan" => mask.pagemap_scan = true,
                 b"device" => mask.device = true,
                 b"syscall" => mask.system_call = true,
+                b"exact-rss" => mask.exact_rss = true,
                 other => return Err(UnknownName(other)),
             }
         }

@@ -5,6 +5,7 @@ use super::abi;
 use super::agent::now;
 use super::context::{MESSAGES_MAX, OpenError, Userfaultfd, open_by_system_call, open_device};
 use super::features::{self, Mask};
+use super::linux_kernel::is_exact;
 use super::message::Message;
 use super::residency::Residency;
 use alloc::vec::Vec;
@@ -24,6 +25,8 @@ pub struct Offer {
     /// Features of userfaultfd, as far as the caller may open one.
     pub features: Result<Offered, OpenError>,
     pub pagemap_scan: bool,
+    /// RssAnon is all that there is.
+    pub exact_rss: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,7 @@ impl Offer {
                 }
             }),
             pagemap_scan: Residency::open(None, !mask.pagemap_scan).is_ok_and(|it| it.can_scan()),
+            exact_rss: is_exact(mask),
         }
     }
 }

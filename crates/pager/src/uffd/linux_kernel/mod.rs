@@ -15,6 +15,7 @@ mod ranges;
 mod refused;
 mod register;
 mod resident;
+mod rss;
 mod space;
 mod survey;
 mod thread_blocks;
@@ -36,6 +37,8 @@ use legato_base::PageNumber;
 use legato_verbs::MemoryRegion;
 use ranges::Ranges;
 use resident::Shared;
+use rss::RssCounter;
+pub(super) use rss::is_exact;
 use rustix::fd::BorrowedFd;
 use rustix::process::Pid;
 use space::Space;
@@ -58,6 +61,7 @@ pub(super) struct LinuxKernel {
     applicants: Vec<Applicant>,
     /// Children that were ended and not reported yet.
     killed: Vec<Pid>,
+    own_rss: RssCounter,
     shared: Shared,
     last_space: u32,
     /// Starts the task that drops pages. It is started when it is first needed.
@@ -139,6 +143,7 @@ impl LinuxKernel {
             children: BTreeMap::new(),
             applicants: Vec::new(),
             killed: Vec::new(),
+            own_rss: RssCounter::new(features.mask),
             shared: Shared::default(),
             last_space: 0,
             start_task,

@@ -49,7 +49,7 @@ impl LinuxKernel {
     }
 
     pub(super) fn count_resident(&mut self) -> u64 {
-        let own = self.residency.anonymous_pages().unwrap_or(0);
+        let own = self.own_rss.count(&self.residency).unwrap_or(0);
         let hands = self
             .children
             .values()
