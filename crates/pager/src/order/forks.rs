@@ -23,6 +23,9 @@ impl<C> Order<C> {
     /// with them, or before or after and may have been done on the other side. `armed` is what is
     /// registered as far as is known, and `mapped` what is mapped in the parent now. False if a child
     /// cannot tell.
+    ///
+    /// What was registered on a page and is so in the child was there at the fork, unless a mapping has grown
+    /// over the page meanwhile, which nobody announces: see [`Order::next`].
     pub fn ask_children(
         &mut self,
         batch: &mut Batch<C>,
@@ -37,19 +40,19 @@ impl<C> Order<C> {
             all_told &= answer.is_some();
             answer.unwrap_or_default()
         };
-        let fresh = pages_in_question(&batch.messages, armed);
-        let open = || {
-            self.waiting
-                .iter()
-                .filter(|waiting| waiting.sequence.is_open())
-        };
-        let waiting = open().map(|waiting| &waiting.message);
-        let is_unmapping = batch
-            .messages
+        let is_open = |waiting: &&Waiting<C>| waiting.sequence.is_open();
+        let open = self
+            .waiting
             .iter()
-            .chain(waiting.clone())
-            .any(Message::is_unmapping);
-        let mut pages = pages_in_question(waiting, armed);
+            .filter(is_open)
+            .map(|waiting| &waiting.message);
+        let all = open.chain(&batch.messages);
+        if !all.clone().any(|message| message.child().is_some()) {
+            return true;
+        }
+        let is_unmapping = all.clone().any(Message::is_unmapping);
+        let fresh = pages_in_question(&batch.messages, armed);
+        let pages = pages_in_question(all, armed);
         for waiting in &mut self.waiting {
             if waiting.sequence.is_open()
                 && let Some(child) = waiting.message.child_mut()
@@ -57,7 +60,6 @@ impl<C> Order<C> {
                 waiting.inheritance.extend(tell(child, &fresh));
             }
         }
-        pages.extend(fresh);
         if pages.is_empty()
             || !batch
                 .messages
@@ -97,25 +99,61 @@ pub fn was_there<'a, C: 'a>(
     })
 }
 
+impl<C> Order<C> {
+    /// What children have where the parent has something too that nothing tells of: a mapping has grown to
+    /// there, before or after the fork. Then it says nothing, and what was read first counts as done first.
+    /// None if the parent cannot tell now.
+    pub(super) fn forget_grown(
+        &mut self,
+        armed: &RangeSet,
+        is_registered: impl Fn(PageNumber) -> Option<bool>,
+    ) -> Option<()> {
+        if !self.waiting.iter().any(Waiting::is_in_question) {
+            return Some(());
+        }
+        let mut after = armed.clone();
+        self.waiting
+            .iter()
+            .for_each(|waiting| waiting.message.follow_in(&mut after));
+        let mut grown = RangeSet::new();
+        let found = self.waiting.iter().flat_map(|waiting| &waiting.inheritance);
+        for &(page, is_there) in found {
+            if is_there && !after.contains(page) && is_registered(page)? {
+                grown.insert(PageRange::new(page, 1));
+            }
+        }
+        for waiting in &mut self.waiting {
+            waiting
+                .inheritance
+                .retain(|&(page, is_there)| !is_there || !grown.contains(page));
+        }
+        Some(())
+    }
+}
+
 /// The pages that tell whether these messages were done before a fork. `armed` is what is registered as
 /// far as is known.
 fn pages_in_question<'a, C: 'a>(
     messages: impl IntoIterator<Item = &'a Message<C>>,
     armed: &RangeSet,
 ) -> Vec<PageNumber> {
-    // Of what was unmapped only a part may have been registered.
-    let first = |range: PageRange| {
-        let known = armed.range_from(range.start);
-        let known = known.filter(|part| range.contains(part.start));
-        known.map_or(range.start, |part| part.start)
+    // Of what was unmapped only a part may have been registered, and of that a part is gone by what was
+    // announced before, if that came in order.
+    let first = |range: PageRange, set: &RangeSet| {
+        let part = set.range_from(range.start)?;
+        range.contains(part.start).then_some(part.start)
     };
-    let places = |message: &Message<C>| {
-        [
-            message.vacated().map(first),
-            message.arrival().map(|to| to.start),
-        ]
-    };
-    messages.into_iter().flat_map(places).flatten().collect()
+    let mut rest = armed.clone();
+    let mut pages = Vec::new();
+    for message in messages {
+        if let Some(gone) = message.vacated() {
+            let known = first(gone, &rest).or_else(|| first(gone, armed));
+            pages.push(known.unwrap_or(gone.start));
+        }
+        pages.extend(message.arrival().map(|to| to.start));
+        message.follow_in(&mut rest);
+    }
+    pages
 }
 
 /// And those that tell of moves of which only the beginning was read: that something was unmapped where
@@ -153,40 +191,45 @@ pub(super) fn place_fork<C>(ordered: &mut Vec<Waiting<C>>, fork: Waiting<C>, arm
 fn done_before<C>(ordered: &[Waiting<C>], fork: &Waiting<C>, armed: &RangeSet) -> Vec<bool> {
     // What was read before it was done before it, and all that that depends on, but for what may come late.
     let was_read_before = |waiting: &Waiting<C>| waiting.reading < fork.reading;
-    let may_be_late = |waiting: &Waiting<C>| {
-        let (open, message) = (waiting.sequence.is_open(), &waiting.message);
-        message.is_change() && (!was_read_before(waiting) || open && message.may_come_late())
+    let is_certain = |waiting: &Waiting<C>| {
+        let may_be_late = waiting.sequence.is_open() && waiting.message.may_come_late();
+        was_read_before(waiting) && !may_be_late
     };
-    let mut is_before: Vec<bool> = ordered
-        .iter()
-        .map(|waiting| was_read_before(waiting) && !may_be_late(waiting))
-        .collect();
+    let by_reading: Vec<bool> = ordered.iter().map(was_read_before).collect();
+    let mut certain: Vec<bool> = ordered.iter().map(is_certain).collect();
     for index in (0..ordered.len()).rev() {
-        let needed = |later: usize| is_before[later] && depends(ordered, later, index);
-        is_before[index] |= (index + 1..ordered.len()).any(needed);
+        let needed = |later: usize| certain[later] && depends(ordered, later, index);
+        certain[index] |= (index + 1..ordered.len()).any(needed);
     }
-    let is_open = |&index: &usize| !is_before[index] && may_be_late(&ordered[index]);
-    let open: Vec<usize> = (0..ordered.len()).filter(is_open).collect();
-    for &index in &open {
-        is_before[index] = was_read_before(&ordered[index]);
+    let mut is_before: Vec<bool> = by_reading
+        .iter()
+        .zip(&certain)
+        .map(|(read, certain)| *read || *certain)
+        .collect();
+    let is_open = |&index: &usize| !certain[index] && ordered[index].message.has_place();
+    for group in groups(ordered, (0..ordered.len()).filter(is_open)) {
+        explain(ordered, &mut is_before, &group, fork, armed);
     }
-    for group in groups(ordered, open) {
-        is_before = best_explained(ordered, is_before, &group, fork, armed);
-    }
-    // A fault may be about what was changed before it.
-    let first_after = is_before.iter().position(|is_before| !is_before);
-    for index in first_after.unwrap_or(ordered.len())..ordered.len() {
-        is_before[index] &= ordered[index].message.is_change();
+    let mut has_all = true;
+    for (waiting, is_before) in ordered.iter().zip(&mut is_before) {
+        // Another fork comes first if all does that was done before that. And a fault may be about what
+        // was changed before it.
+        if !waiting.message.has_place() {
+            *is_before = has_all && (*is_before || waiting.message.is_change());
+        }
+        has_all &= *is_before || !waiting.message.is_change();
     }
     is_before
 }
 
 /// Those that concern each other, directly or through others, together and in order.
-fn groups<C>(ordered: &[Waiting<C>], open: Vec<usize>) -> Vec<Vec<usize>> {
+fn groups<C>(ordered: &[Waiting<C>], open: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for index in open {
-        let concerned = |&&earlier: &&usize| depends(ordered, index, earlier);
-        let is_concerned = |group: &mut Vec<usize>| group.iter().any(|earlier| concerned(&earlier));
+        let is_concerned = |group: &mut Vec<usize>| {
+            let mut earlier = group.iter();
+            earlier.any(|&earlier| depends(ordered, index, earlier))
+        };
         let mut group: Vec<usize> = groups.extract_if(.., is_concerned).flatten().collect();
         group.push(index);
         group.sort_unstable();
@@ -195,54 +238,74 @@ fn groups<C>(ordered: &[Waiting<C>], open: Vec<usize>) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Tries which of a group were done before the fork.
-fn best_explained<C>(
+/// Tries which of a group were done before the fork, some of them at a time. Of what explains equally much
+/// that is taken which is nearest to the order of reading.
+fn explain<C>(
     ordered: &[Waiting<C>],
-    is_before: Vec<bool>,
+    is_before: &mut [bool],
     group: &[usize],
     fork: &Waiting<C>,
     armed: &RangeSet,
-) -> Vec<bool> {
-    let tried = &group[..group.len().min(TRIED_MAX)];
-    let with = |combination: usize| {
-        let mut with = is_before.clone();
-        for (bit, &index) in tried.iter().enumerate() {
-            with[index] = combination >> bit & 1 == 1;
-        }
-        with
+) {
+    let needs = |&index: &usize| {
+        let earlier = group.iter().copied().filter(|&earlier| earlier < index);
+        let needed = earlier.filter(|&earlier| depends(ordered, index, earlier));
+        (index, needed.collect())
     };
-    let is_possible = |with: &Vec<bool>| {
-        let is_missing = |&index: &usize| {
-            let needs = |&earlier: &usize| {
-                earlier < index && !with[earlier] && depends(ordered, index, earlier)
-            };
-            with[index] && group.iter().any(needs)
+    let needs: Vec<(usize, Vec<usize>)> = group.iter().map(needs).collect();
+    let touches = |index: usize, page: PageNumber| ordered[index].message.touches(page);
+    let in_question = |page: PageNumber| group.iter().any(|&index| touches(index, page));
+    let asked = fork
+        .inheritance
+        .iter()
+        .filter(|(page, _)| in_question(*page));
+    let asked: Vec<(PageNumber, bool)> = asked.copied().collect();
+    for part in group.chunks(TRIED_MAX) {
+        let with = |combination: usize| {
+            let mut with = is_before.to_vec();
+            for (bit, &index) in part.iter().enumerate() {
+                with[index] = combination >> bit & 1 == 1;
+            }
+            // Nothing was done before that what it depends on was not.
+            for (index, needs) in &needs {
+                with[*index] &= needs.iter().all(|&needed| with[needed]);
+            }
+            with
         };
-        !group.iter().any(is_missing)
-    };
-    let unexplained = |with: &Vec<bool>| {
-        let expected = |page| inherits(ordered, with, armed, page);
-        let pages = fork.inheritance.iter();
-        pages
-            .filter(|&&(page, is_there)| expected(page) != is_there)
-            .count()
-    };
-    let combinations = (0..1usize << tried.len()).map(with).filter(is_possible);
-    let best =
-        combinations.min_by_key(|with| (unexplained(with), with.iter().filter(|&&is| is).count()));
-    best.unwrap_or(is_before)
+        let unexplained = |with: &[bool]| {
+            let expected = |page| inherits(ordered, with, armed, page);
+            let pages = asked.iter();
+            pages
+                .filter(|&&(page, is_there)| expected(page) != is_there)
+                .count()
+        };
+        let moved = |with: &[bool]| {
+            group
+                .iter()
+                .filter(|&&index| with[index] != is_before[index])
+                .count()
+        };
+        let combinations = (0..1usize << part.len()).map(with);
+        let best = combinations.min_by_key(|with| (unexplained(with), moved(with)));
+        if let Some(best) = best {
+            is_before.copy_from_slice(&best);
+        }
+    }
 }
 
 /// Must what was `earlier` have been done before the other?
 fn depends<C>(ordered: &[Waiting<C>], index: usize, earlier: usize) -> bool {
     let (later, earlier) = (&ordered[index].message, &ordered[earlier].message);
-    // A fault tells of no change.
-    later.is_change() && earlier.is_change() && concerns(earlier, later)
+    // A fault tells of no change, and where forks are is what is asked.
+    later.has_place() && earlier.has_place() && concerns(earlier, later)
 }
 
 /// Is a page registered after these?
 fn inherits<C>(ordered: &[Waiting<C>], with: &[bool], armed: &RangeSet, page: PageNumber) -> bool {
-    let done = ordered.iter().zip(with).filter(|(_, with)| **with);
+    let done = ordered
+        .iter()
+        .zip(with)
+        .filter(|(waiting, with)| **with && waiting.message.touches(page));
     done.fold(armed.contains(page), |is_there, (waiting, _)| {
         let has = |range: Option<PageRange>| range.is_some_and(|range| range.contains(page));
         let stays = is_there && !has(waiting.message.vacated());

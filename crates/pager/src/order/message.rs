@@ -45,7 +45,21 @@ impl<C> Message<C> {
 
     /// True of a fork, and of what says where a child has what it has inherited.
     pub(super) fn may_come_late(&self) -> bool {
-        self.child().is_some() || self.vacated().is_some()
+        self.child().is_some() || self.is_move() || self.vacated().is_some()
+    }
+
+    /// True of a change of certain pages.
+    pub(super) const fn has_place(&self) -> bool {
+        matches!(self, Self::Remapped { .. } | Self::Removed { .. })
+    }
+
+    /// True if it tells that something was mapped or unmapped on the page.
+    pub(super) fn touches(&self, page: PageNumber) -> bool {
+        let places = [self.vacated(), self.arrival()];
+        places
+            .into_iter()
+            .flatten()
+            .any(|range| range.contains(page))
     }
 
     /// Where no mapping of those before is any more: it was unmapped, or moved away.

@@ -24,14 +24,14 @@
 //!   all forks that were read with it.
 //! * Threads that move no memory are not waited for ([`Sequence::AtOnce`]): a fork, or what it concerns,
 //!   may have been done earlier and be announced later. So what they unmap, and forks, wait until no event
-//!   is missing.
+//!   is missing, or too much waits ([`WAITING_MAX`]).
 //! * Only where something had to be read before all was there (a thread that gets no CPU, a move that was
 //!   announced after it had been looked for) is what was read put in order, by what is known to be mapped:
 //!   nothing is moved from where nothing is, or to where something is ([`put_in_order`]).
 //!
 //! Not all can be told apart: a mapping that grows to where another was, and is cut again, before that
-//! one's thread has announced its move. That is taken as it seems most likely. And what was announced as
-//! dropped beside a fork that was done before and read later counts as dropped before the fork.
+//! one's thread has announced its move, or before a fork. That is taken as it seems most likely. And what was
+//! announced as dropped beside a fork that was done before and read later counts as dropped before the fork.
 
 mod forks;
 mod message;
@@ -44,7 +44,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 pub use forks::{Inheritance, was_there};
 use forks::{forks_first, place_fork};
-use legato_base::{Duration, Time};
+use legato_base::{Duration, PageNumber, Time};
 pub use message::Message;
 use repair::{in_order_of_doing, put_in_order, untangled};
 
@@ -171,6 +171,12 @@ impl<C> Order<C> {
         !self.waiting.is_empty()
     }
 
+    /// Children whose forks wait.
+    pub fn waiting_children(&mut self) -> impl Iterator<Item = &mut C> {
+        let waiting = self.waiting.iter_mut();
+        waiting.filter_map(|waiting| waiting.message.child_mut())
+    }
+
     /// True if old places of moves are expected to be announced as unmapped.
     pub fn expects_echoes(&self) -> bool {
         !self.echoes.is_empty()
@@ -229,8 +235,14 @@ impl<C> Order<C> {
     }
 
     /// The next message to accept, if any can be. `armed` is what is registered as far as the
-    /// messages accepted so far tell.
-    pub fn next(&mut self, armed: &RangeSet, is_changing: impl Fn() -> bool) -> Option<Message<C>> {
+    /// messages accepted so far tell. `is_registered` says of a page whether it is so now, and None while
+    /// the address space is changing.
+    pub fn next(
+        &mut self,
+        armed: &RangeSet,
+        is_changing: impl Fn() -> bool,
+        is_registered: impl Fn(PageNumber) -> Option<bool>,
+    ) -> Option<Message<C>> {
         if let Some(message) = self.ready.pop_front() {
             return Some(message);
         }
@@ -244,6 +256,7 @@ impl<C> Order<C> {
         }
         if is_settled {
             self.mark_kept();
+            self.forget_grown(armed, is_registered)?;
         }
         let waiting = core::mem::take(&mut self.waiting).into_iter();
         let (forks, others): (Vec<_>, _) = waiting.partition(Waiting::is_in_question);

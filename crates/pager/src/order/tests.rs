@@ -58,6 +58,8 @@ fn simultaneous(messages: Vec<Message>) -> Batch {
 struct Space {
     order: Order,
     armed: RangeSet,
+    /// What mappings have grown to.
+    grown: RangeSet,
 }
 
 impl Space {
@@ -66,7 +68,12 @@ impl Space {
         armed.insert(PLACE);
         armed.insert(SOURCE);
         let order = Order::default();
-        Self { order, armed }
+        let grown = RangeSet::default();
+        Self {
+            order,
+            armed,
+            grown,
+        }
     }
 
     /// What is accepted, one after the other, of these and of what waits.
@@ -75,7 +82,11 @@ impl Space {
         let incomplete = one_by_one.map(|message| batch(vec![message], Sequence::Incomplete));
         incomplete.for_each(|batch| self.order.receive(batch, Time::ZERO));
         let mut accepted = Vec::new();
-        while let Some(message) = self.order.next(&self.armed, || changing) {
+        while let Some(message) = self.order.next(
+            &self.armed,
+            || changing,
+            |page| Some(self.grown.contains(page)),
+        ) {
             let (gone, new) = (message.vacated(), message.arrival());
             gone.into_iter().for_each(|range| self.armed.remove(range));
             new.into_iter().for_each(|range| self.armed.insert(range));

@@ -59,7 +59,7 @@ impl LinuxKernel {
             return fail_all(runs, EvictError::Fixed);
         };
         let parts = parts_of(&self.residency.maps().unwrap_or_default(), runs);
-        if self.is_unsettled() {
+        if self.is_unsettled_in(SpaceId::OWN) {
             fail_all(runs, EvictError::Again);
         } else if dropper.is_idle() {
             self.copy_out_parts(&dropper, runs, &parts);

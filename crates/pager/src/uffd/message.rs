@@ -2,6 +2,7 @@
 
 use super::Userfaultfd;
 use super::abi;
+use super::linux_kernel::LeftOut;
 use crate::PageRange;
 use alloc::vec::Vec;
 use legato_base::PageNumber;
@@ -19,6 +20,10 @@ pub(super) struct Newborn {
     pub(super) context: Userfaultfd,
     /// What was read of it already, in order.
     pub(super) changes: Vec<Message>,
+    /// What it does not get of its parent's memory, if that could be seen when its fork was read.
+    pub(super) left_out: Option<LeftOut>,
+    /// The supervisor holds its userfaultfd.
+    pub(super) handed_over: bool,
 }
 
 impl Message {
@@ -44,6 +49,8 @@ impl Message {
                 let child = Newborn {
                     context: Userfaultfd::from_descriptor(fd),
                     changes: Vec::new(),
+                    left_out: None,
+                    handed_over: false,
                 };
                 Some(Self::Forked { child })
             }

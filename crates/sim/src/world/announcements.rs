@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
     calls: Vec<Call>,
+    /// Calls of which all was read, and until when their threads are on their way.
+    read: Vec<(u64, Time)>,
     last: u64,
 }
 
@@ -61,8 +63,14 @@ impl Announcements {
         self.calls.iter().all(|call| call.id != id)
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.calls.is_empty()
+    /// True until the thread of every call has gone on (`mmap_changing` in fs/userfaultfd.c).
+    pub(super) fn is_changing(&self, now: Time) -> bool {
+        !self.calls.is_empty() || self.read.iter().any(|&(_, until)| until > now)
+    }
+
+    /// The thread of a call of which all was read goes on.
+    pub(super) fn go_on(&mut self, id: u64) {
+        self.read.retain(|&(read, _)| read != id);
     }
 
     /// All that was not read. Of one thread it is in order.
@@ -73,6 +81,7 @@ impl Announcements {
     /// The threads are gone.
     pub(super) fn clear(&mut self) {
         self.calls.clear();
+        self.read.clear();
     }
 
     /// True while a thread is in `mremap`.
@@ -90,10 +99,15 @@ impl Announcements {
         })
     }
 
-    /// When the next thread announces something.
+    /// When the next thread announces something, or goes on.
     pub(super) fn next_at(&self, now: Time) -> Time {
         let queued = self.calls.iter().map(|call| call.queued_at);
-        queued.filter(|&at| at > now).min().unwrap_or(Time::NEVER)
+        let going_on = self.read.iter().map(|&(_, until)| until);
+        queued
+            .chain(going_on)
+            .filter(|&at| at > now)
+            .min()
+            .unwrap_or(Time::NEVER)
     }
 
     /// Reads what there is, in the order in which it was announced. Whoever has more to announce does so
@@ -111,7 +125,10 @@ impl Announcements {
                 call.queued_at = now + delay();
             }
         }
-        self.calls.retain(|call| !call.messages.is_empty());
+        let over = self.calls.extract_if(.., |call| call.messages.is_empty());
+        // When it goes on is when it would have announced more.
+        self.read.retain(|&(_, until)| until > now);
+        self.read.extend(over.map(|call| (call.id, call.queued_at)));
         read
     }
 }

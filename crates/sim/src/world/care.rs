@@ -6,11 +6,12 @@ use legato_base::PageNumber;
 use legato_pager::{Kernel, SpacePage};
 
 impl World {
-    /// Compares the pages of every space that rests.
+    /// Compares the pages of every space whose changes have all been followed.
     pub(super) fn check_care(&self) -> Result<(), FailureKind> {
-        let kernel = self.pager.kernel();
+        let (kernel, now) = (self.pager.kernel(), self.now());
         for (&space, place) in &kernel.spaces {
-            if place.is_changing() || !kernel.can_evict(space) {
+            let is_followed = !place.is_changing(now) && !place.order.has_waiting();
+            if !is_followed || !kernel.can_evict(space) {
                 continue;
             }
             let is_dropping = |page| place.dropping.iter().any(|drop| drop.range.contains(page));

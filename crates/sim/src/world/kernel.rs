@@ -138,8 +138,9 @@ impl SimKernel {
 
     /// Sooner or later pages can leave a child whose faults the pager serves.
     fn attach_children(&mut self) {
+        let now = self.now;
         for space in self.spaces.values_mut() {
-            let is_ready = space.known && !space.is_changing() && !space.ended;
+            let is_ready = space.known && !space.is_changing(now) && !space.ended;
             if is_ready
                 && !space.attached
                 && !space.unattachable

@@ -266,6 +266,9 @@ pub(super) fn step(
     space: SpaceId,
     state: State,
 ) -> Result<Step, FailureKind> {
+    if let State::Announced { event, .. } = state {
+        kernel.space_mut(space).announcements.go_on(event);
+    }
     match state {
         State::Running { operation, since } => start(kernel, model, space, operation, since),
         // The event was read: now `madvise` does what it announced; the others have done it.

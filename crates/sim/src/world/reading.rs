@@ -59,7 +59,7 @@ impl SimKernel {
 
     pub(super) fn has_messages(&self, now: Time) -> bool {
         self.spaces.iter().any(|(&space, place)| {
-            let waits = place.order.has_waiting() && !place.is_changing();
+            let waits = place.order.has_waiting() && !place.is_changing(now);
             let is_ready = || place.announcements.is_ready(self.reading(space), now);
             place.known && (!place.faults.is_empty() || waits || is_ready())
         })
@@ -152,16 +152,19 @@ impl SimKernel {
     }
 
     fn accept_in_order(&mut self, space: SpaceId, incoming: &mut Incoming) {
+        let now = self.now;
         let mut order = std::mem::take(&mut self.space_mut(space).order);
         loop {
             let place = self.space_mut(space);
-            let Some(message) = order.next(&place.armed, || place.is_changing()) else {
+            let is_registered = |page: PageNumber| Some(place.registered.contains(&page.0));
+            let is_changing = || place.is_changing(now);
+            let Some(message) = order.next(&place.armed, is_changing, is_registered) else {
                 break;
             };
             self.accept(space, message, incoming);
         }
         let place = self.space_mut(space);
-        if !order.has_waiting() && !place.is_changing() {
+        if !order.has_waiting() && !place.is_changing(now) {
             order.settle();
         }
         place.order = order;

@@ -16,12 +16,13 @@ impl SimKernel {
     pub(super) fn register(&mut self, pages: u64, into: &mut Vec<Charge>) {
         self.looks += 1;
         self.is_late |= self.registering == Registering::ByHand || self.happens(LATE_EVERY);
-        let mut found = 0;
+        let (mut found, now) = (0, self.now);
         for place in self.spaces.values_mut() {
             if found >= pages {
                 break;
             }
-            if place.attached && !place.ended && !place.is_changing() {
+            let is_settled = !place.is_changing(now) && !place.order.has_waiting();
+            if place.attached && !place.ended && is_settled {
                 found += place.register(pages - found);
             }
         }
@@ -41,7 +42,7 @@ impl SimKernel {
         }
         let now = self.now;
         for (&space, place) in &mut self.spaces {
-            if !place.is_changing() && !place.order.has_waiting() && !place.ended {
+            if !place.is_changing(now) && !place.order.has_waiting() && !place.ended {
                 place.say_found(space, now, into);
             }
         }

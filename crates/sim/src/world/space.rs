@@ -3,7 +3,7 @@
 
 use super::announcements::Announcements;
 use super::physical::{Page, PhysicalMemory};
-use legato_base::PageNumber;
+use legato_base::{PageNumber, Time};
 use legato_pager::order::Order;
 use legato_pager::{PageRange, RangeSet, SpaceId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -89,9 +89,9 @@ impl Space {
         Access::Page
     }
 
-    /// While an event is unread, nothing can be moved (`mmap_changing` in fs/userfaultfd.c).
-    pub(super) fn is_changing(&self) -> bool {
-        !self.announcements.is_empty()
+    /// While an event is unread, or was just read, nothing can be moved.
+    pub(super) fn is_changing(&self, now: Time) -> bool {
+        self.announcements.is_changing(now)
     }
 
     /// `madvise` has announced that it will drop a range.

@@ -2,7 +2,6 @@
 
 use super::defect::Defect;
 use super::kernel::SimKernel;
-use super::space::Space;
 use legato_base::PAGE_SIZE;
 use legato_pager::{EvictError, FillError, FrameIndex, Kernel, SpaceId, SpacePage};
 
@@ -14,7 +13,11 @@ const COPY_ONLY_EVERY: u64 = 61;
 impl SimKernel {
     /// True if the address space refuses moves now.
     pub(super) fn refuses(&mut self, space: SpaceId) -> bool {
-        let changing = self.spaces.get(&space).is_some_and(Space::is_changing);
+        let now = self.now;
+        let changing = self
+            .spaces
+            .get(&space)
+            .is_some_and(|space| space.is_changing(now));
         changing || self.happens(LOCKED_EVERY)
     }
 

@@ -23,8 +23,7 @@ impl Space {
 
     fn ask_and_receive(&mut self, mut batch: Batch, mapped: &RangeSet, inherited: &[PageRange]) {
         let is_there = |page| inherited.iter().any(|range| range.contains(page));
-        let ask = |child: &mut u32, pages: &[PageNumber]| {
-            assert_eq!(*child, CHILD);
+        let ask = |_: &mut u32, pages: &[PageNumber]| {
             Some(pages.iter().map(|&page| (page, is_there(page))).collect())
         };
         let mapped = || mapped.clone();
@@ -171,6 +170,90 @@ fn m14_a_child_does_not_have_what_was_unmapped_before_its_fork_and_read_after() 
         expected.rotate_right(usize::from(is_before));
         assert_eq!(space.read(Vec::new(), false), names(&expected));
     }
+}
+
+/// Two forks and more places than are tried at a time: the second fork does not tie them together.
+#[test]
+fn m14_each_of_two_forks_comes_where_its_child_says() {
+    let places: Vec<PageRange> = (0..25).map(|place| range(100 + 4 * place, 2)).collect();
+    let mut space = Space::new();
+    places.iter().for_each(|&place| space.armed.insert(place));
+    let unmapped: Vec<Message> = places.iter().map(|&place| removed(place, true)).collect();
+    let mapped = space.mapped_after(&unmapped);
+    for message in unmapped.clone() {
+        space.ask_and_receive(CALM(message), &mapped, &[]);
+    }
+    let other = || Message::Forked { child: CHILD + 1 };
+    space.ask_and_receive(CALM(forked()), &mapped, &places);
+    space.ask_and_receive(CALM(other()), &mapped, &places[5..]);
+    let (first, rest) = unmapped.split_at(5);
+    let expected = [vec![forked()], first.to_vec(), vec![other()], rest.to_vec()].concat();
+    assert_eq!(space.read(Vec::new(), false), names(&expected));
+}
+
+/// A chain of moves through one place that is longer than what is tried at a time.
+#[test]
+fn m14_a_fork_comes_into_a_long_chain_of_moves() {
+    let places: Vec<PageRange> = (0..25).map(|place| range(100 + 4 * place, 4)).collect();
+    let mut space = Space::new();
+    space.armed.insert(places[0]);
+    let moves: Vec<Message> = places
+        .windows(2)
+        .map(|pair| moved(pair[0], pair[1].start))
+        .collect();
+    for before in [0, 3, 12, 24] {
+        let mut space = Space {
+            order: Order::default(),
+            armed: space.armed.clone(),
+            ..Space::new()
+        };
+        let mut mapped = RangeSet::default();
+        mapped.insert(places[24]);
+        // One thread's, of which each was read by itself, and the fork last.
+        for message in moves.clone() {
+            let batch = batch(vec![message], Sequence::Incomplete);
+            space.ask_and_receive(batch, &mapped, &[]);
+        }
+        space.ask_and_receive(CALM(forked()), &mapped, &[places[before]]);
+        let mut expected = moves.clone();
+        expected.insert(before, forked());
+        space.order.echoes.clear();
+        let accepted: Vec<String> = space.read(Vec::new(), false);
+        assert_eq!(accepted, names(&expected), "{before}");
+    }
+}
+
+/// What was unmapped has grown again from the mapping before it, so the child has it either way.
+#[test]
+fn m14_what_a_mapping_has_grown_over_tells_nothing_of_a_fork() {
+    for has_grown in [true, false] {
+        let mut space = Space::new();
+        let mapped = space.mapped_after(&[removed(PLACE, true)]);
+        for message in [removed(PLACE, true), forked()] {
+            space.ask_and_receive(CALM(message), &mapped, &[PLACE, SOURCE]);
+        }
+        if has_grown {
+            space.grown.insert(PLACE);
+        }
+        let mut expected = [removed(PLACE, true), forked()];
+        expected.rotate_left(usize::from(!has_grown));
+        assert_eq!(space.read(Vec::new(), false), names(&expected));
+    }
+}
+
+/// Two unmappings of one thread that overlap, and a fork after both.
+#[test]
+fn m14_a_fork_comes_after_all_that_was_unmapped_before_it() {
+    let all = range(100, 100);
+    let mut space = Space::new();
+    space.armed.insert(all);
+    let unmapped = [removed(range(100, 10), true), removed(all, true)];
+    let mapped = space.mapped_after(&unmapped);
+    let all = [unmapped[0].clone(), unmapped[1].clone(), forked()];
+    for message in all.clone() {
+        space.ask_and_receive(CALM(message), &mapped, &[]);
+    }
+    assert_eq!(space.read(Vec::new(), false), names(&all));
 }
 
 /// What `madvise` drops waits for nobody.

@@ -214,7 +214,7 @@ impl World {
         }
         self.order.receive(batch, Time::ZERO);
         let changing = self.is_changing();
-        while let Some(message) = self.order.next(&self.armed, || changing) {
+        while let Some(message) = self.order.next(&self.armed, || changing, |_| Some(false)) {
             self.follow(&message);
         }
         if !changing {

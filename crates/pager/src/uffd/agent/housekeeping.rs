@@ -26,7 +26,9 @@ impl<G: ProviderGlue> Agent<G> {
             self.wake_all_at = time + WAKE_ALL;
             self.pager.kernel().wake_all();
         }
-        if !self.program_gone && !self.program.uses_this_memory() {
+        // A child may be among what was read and waits.
+        let is_unsettled = self.pager.kernel().is_unsettled();
+        if !self.program_gone && !is_unsettled && !self.program.uses_this_memory() {
             self.program_gone = true;
             if self.pager.children() > 0 {
                 self.pager.close_own_space();

@@ -33,6 +33,9 @@ const SPIN: Duration = Duration::from_micros(30);
 /// supervisor is seen only by looking.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
 
+/// No longer than this while what was read waits until no event is missing: for threads that need a
+/// processor, which the kernel does not tell of.
+const EVENT_SLEEP_MAX: Duration = Duration::from_micros(50);
 /// And no longer than this while the pager has work that waits for others: what the kernel or a child
 /// has become ready for comes without a word.
 const BUSY_SLEEP_MAX: Duration = Duration::from_millis(1);
@@ -111,9 +114,12 @@ impl<G: ProviderGlue> Agent<G> {
                 self.keep_house(time);
             }
             if time.since(active_at) > SPIN {
-                let sleep_max = match self.pager.is_busy() {
-                    true => BUSY_SLEEP_MAX,
-                    false => SLEEP_MAX,
+                let sleep_max = if self.pager.kernel().has_waiting() {
+                    EVENT_SLEEP_MAX
+                } else if self.pager.is_busy() {
+                    BUSY_SLEEP_MAX
+                } else {
+                    SLEEP_MAX
                 };
                 self.sleep(deadline.min(time + sleep_max));
             }
@@ -128,13 +134,13 @@ impl<G: ProviderGlue> Agent<G> {
 
     /// True once nobody uses this memory. A child may be among what was read and waits.
     fn is_done(&self) -> bool {
-        self.program_gone && self.pager.children() == 0 && !self.pager.kernel().has_waiting()
+        self.program_gone && self.pager.children() == 0 && !self.pager.kernel().is_unsettled()
     }
 
     /// Reads what the kernel says, serves it, and lets the pager work.
     fn turn(&mut self) -> Round {
         let incoming = self.pager.kernel_mut().read();
-        // So that the supervisor holds their userfaultfds too.
+        self.hand_over_newborns();
         for &space in &incoming.children {
             self.hand_over(space);
         }

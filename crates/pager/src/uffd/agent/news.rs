@@ -13,7 +13,16 @@ const REJECTIONS_TOLD: u64 = 4;
 
 impl<G: ProviderGlue> Agent<G> {
     /// The supervisor holds every userfaultfd too: should the agent die, pages stay missing
-    /// instead of reading zero.
+    /// instead of reading zero. Also those of children whose forks wait until no event is missing.
+    pub(super) fn hand_over_newborns(&mut self) {
+        let supervisor = &mut self.supervisor;
+        // If this fails the supervisor is gone, which is noticed elsewhere.
+        self.pager.kernel_mut().hand_over_newborns(|fd| {
+            let _ = supervisor.send(AgentMessageBody::Forked, &[fd]);
+        });
+    }
+
+    /// The same of a child that did not wait.
     pub(super) fn hand_over(&self, space: SpaceId) {
         if let Some(fd) = self.pager.kernel().descriptor(space) {
             // If this fails the supervisor is gone, which is noticed elsewhere.

@@ -7,7 +7,7 @@ use super::ranges::Ranges;
 use super::space::Space;
 use crate::uffd::agent::now;
 use crate::uffd::message::{Message, Newborn};
-use crate::{Incoming, Kernel, SpaceEvent, SpaceId, SpacePage, order};
+use crate::{Incoming, Kernel, PageRange, SpaceEvent, SpaceId, SpacePage, order};
 use core::cell::Cell;
 
 pub(super) type Batch = order::Batch<Newborn>;
@@ -34,7 +34,11 @@ impl LinuxKernel {
                 settled.set(settled.get() || !changing);
                 changing
             };
-            let Some(message) = order.next(&space.ranges.armed, is_changing) else {
+            let is_registered = |page| {
+                let page = PageRange::new(page, 1);
+                space.context.is_registered(page).ok()
+            };
+            let Some(message) = order.next(&space.ranges.armed, is_changing, is_registered) else {
                 break;
             };
             self.accept(id, message, incoming);
@@ -81,17 +85,24 @@ impl LinuxKernel {
                 protected: false,
             } => incoming.faults.push(SpacePage::new(space, page)),
             Message::Forked { child } => {
-                let left_out = self.left_out_by_fork(space);
+                let Newborn {
+                    context,
+                    changes,
+                    left_out,
+                    handed_over,
+                } = child;
+                let left_out = self.left_out_by_fork(space, left_out);
                 let parent = self.space(space);
                 let armed = parent.map(|parent| parent.ranges.armed.clone());
                 self.last_space = next_space(self.last_space, &self.children);
                 let id = SpaceId(self.last_space);
                 let ranges = Ranges::inherited(armed.unwrap_or_default(), left_out.wiped);
-                let Newborn { context, changes } = child;
                 let changes = changes.into_iter().map(|message| (id, message));
                 self.backlog.extend(changes);
                 self.children.insert(id, Child::new(context, ranges));
-                incoming.children.push(id);
+                if !handed_over {
+                    incoming.children.push(id);
+                }
                 incoming.events.push(SpaceEvent::Forked {
                     parent: space,
                     child: id,

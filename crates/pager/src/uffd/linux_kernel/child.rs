@@ -48,7 +48,8 @@ impl LinuxKernel {
         if !self.features.can_move() {
             return Err((HandError::NoMove, None));
         }
-        let mut changing = false;
+        // Its fork may be among what was read and waits.
+        let mut changing = self.is_unsettled();
         let mut found = None;
         for (&space, child) in &self.children {
             if child.hand.is_some() {
@@ -130,7 +131,7 @@ impl LinuxKernel {
         frame: FrameIndex,
         count: u32,
     ) -> (u32, Result<(), EvictError>) {
-        if self.is_unsettled() {
+        if self.is_unsettled_in(space) {
             return (0, Err(EvictError::Again));
         }
         let Some(mut child) = self.children.remove(&space) else {
@@ -219,7 +220,9 @@ impl LinuxKernel {
             self.shared.forget();
         }
         // A child of its own may be among what waits.
-        let Space { context, order, .. } = &child.space;
-        context.is_alive() || order.has_waiting()
+        self.is_unsettled_in(space)
+            || self
+                .space(space)
+                .is_some_and(|space| space.context.is_alive())
     }
 }

@@ -91,6 +91,7 @@ impl LinuxKernel {
         if !batch.messages.iter().any(Message::is_change) {
             return;
         }
+        self.note_left_out(space, &mut batch.messages);
         let order = self.space_mut(space).map(|space| &mut space.order);
         let Some(mut order) = order.map(core::mem::take) else {
             return;
@@ -169,18 +170,24 @@ impl LinuxKernel {
     }
 
     /// True while there are events that the pager does not know of yet: until then its view of
-    /// the address space is not to be acted on. The kernel says so only until they are read.
+    /// the address spaces is not to be acted on. The kernel says so only until they are read.
     pub(in crate::uffd) fn is_unsettled(&self) -> bool {
         let mut backlog = self.backlog.iter();
         self.has_waiting() || backlog.any(|(_, message)| message.is_change())
     }
 
-    /// True if [`Self::read_messages`] has something to do already.
+    /// The same of one space: what others wait for is not about its pages.
+    pub(in crate::uffd) fn is_unsettled_in(&self, id: SpaceId) -> bool {
+        let mut backlog = self.backlog.iter();
+        self.space(id)
+            .is_some_and(|space| space.order.has_waiting())
+            || backlog.any(|(of, message)| *of == id && message.is_change())
+    }
+
+    /// True if [`Self::read_messages`] has something to do already. What waits until no event is missing waits
+    /// for a thread to get a processor.
     pub(super) fn has_messages(&self) -> bool {
-        self.has_waiting()
-            || !self.backlog.is_empty()
-            || !self.protected.is_empty()
-            || !self.unwatched.is_empty()
+        !self.backlog.is_empty() || !self.protected.is_empty() || !self.unwatched.is_empty()
     }
 }
 

@@ -1,49 +1,72 @@
 //! What a forked child does not get of its parent's memory: ranges that are wiped in it
 //! (MADV_WIPEONFORK), and ranges that are not there (MADV_DONTFORK).
 //!
-//! The kernel does not say which those are; `/proc/PID/smaps` does. It is read while the thread
-//! that forks waits for the agent, so its own advice is all in there. What another thread advises
-//! or unmaps in the same moment may be seen or not.
+//! The kernel does not say which those are; `/proc/PID/smaps` does. It is read as soon as the fork's event
+//! was, when the thread that forks is on its way back from the call, so its own advice is all in there. What
+//! another thread advises or unmaps in the same moment may be seen or not.
 
 use super::LinuxKernel;
 use crate::RangeSet;
 use crate::uffd::mappings::{FlagReader, Flags};
+use crate::uffd::message::Message;
 use crate::uffd::residency::Residency;
 use crate::{PageRange, SpaceId};
 use alloc::vec::Vec;
 
 /// Ranges that a child has no content of.
 #[derive(Debug, Default)]
-pub(super) struct LeftOut {
+pub(in crate::uffd) struct LeftOut {
     pub(super) ranges: Vec<PageRange>,
     /// Those that are there, reading zero. The child wipes them too when it forks.
     pub(super) wiped: RangeSet,
 }
 
 impl LinuxKernel {
-    /// What is left out of a child of this space that is being forked now.
-    pub(super) fn left_out_by_fork(&mut self, space: SpaceId) -> LeftOut {
-        if space == SpaceId::OWN {
-            let found = left_out(&self.residency, &self.own.ranges.charged);
-            self.unreadable |= found.is_none();
-            return found.unwrap_or_default();
+    /// What is left out of children of this space whose forks were read just now.
+    pub(super) fn note_left_out(&mut self, space: SpaceId, messages: &mut [Message]) {
+        for child in messages.iter_mut().filter_map(Message::child_mut) {
+            child.left_out = if space == SpaceId::OWN {
+                let found = left_out_of(&self.residency);
+                self.unreadable |= found.is_none();
+                Some(found.unwrap_or_default())
+            } else {
+                let hand = self
+                    .children
+                    .get(&space)
+                    .and_then(|parent| parent.hand.as_ref());
+                hand.and_then(|hand| left_out_of(&hand.residency))
+            };
         }
-        let Some(child) = self.children.get(&space) else {
-            return LeftOut::default();
-        };
-        // Inherited ranges are registered too, whether they are charged already or not: none is
-        // passed over.
-        child
-            .hand
-            .as_ref()
-            .and_then(|hand| left_out_of(&hand.residency, |_| true))
-            // Which process has this memory is not known. It has inherited its parent's advice,
-            // and what it has advised itself since is not seen.
-            .unwrap_or_else(|| LeftOut::of_wiped(&child.space.ranges.wiped))
+    }
+
+    /// What is left out of a child of this space, if so much was noted of it.
+    pub(super) fn left_out_by_fork(&self, space: SpaceId, noted: Option<LeftOut>) -> LeftOut {
+        if let Some(mut found) = noted {
+            // Of a child inherited ranges are registered too, whether they are charged already or not: none
+            // is passed over.
+            if space == SpaceId::OWN {
+                found.keep(&self.own.ranges.charged);
+            }
+            return found;
+        }
+        // Which process has this memory is not known. It has inherited its parent's advice, and what it has
+        // advised itself since is not seen.
+        let parent = self.children.get(&space);
+        parent.map_or_else(LeftOut::default, |parent| {
+            LeftOut::of_wiped(&parent.space.ranges.wiped)
+        })
     }
 }
 
 impl LeftOut {
+    /// Only what the pager is in charge of counts; nothing else can be out.
+    fn keep(&mut self, registered: &RangeSet) {
+        let counts = |range: PageRange| registered.missing_from(range) != [range];
+        let (kept, gone): (Vec<_>, Vec<_>) = self.ranges.iter().partition(|range| counts(**range));
+        self.ranges = kept;
+        gone.into_iter().for_each(|range| self.wiped.remove(range));
+    }
+
     fn of_wiped(known: &RangeSet) -> Self {
         let mut left_out = Self::default();
         for range in known.ranges() {
@@ -54,16 +77,11 @@ impl LeftOut {
     }
 }
 
-/// Only what the pager is in charge of counts; nothing else can be out.
-fn left_out(residency: &Residency, registered: &RangeSet) -> Option<LeftOut> {
-    left_out_of(residency, |range| registered.missing_from(range) != [range])
-}
-
-fn left_out_of(residency: &Residency, counts: impl Fn(PageRange) -> bool) -> Option<LeftOut> {
+fn left_out_of(residency: &Residency) -> Option<LeftOut> {
     let mut found = LeftOut::default();
     let mut reader = FlagReader::default();
     residency.for_each_line_of_smaps(|line| {
-        let Some((range, flags)) = reader.line(line).filter(|(range, _)| counts(*range)) else {
+        let Some((range, flags)) = reader.line(line) else {
             return;
         };
         match fate(flags) {
@@ -131,7 +149,7 @@ mod tests {
         let range = |page: u64| PageRange::new(first.plus(page), 8);
         let residency = Residency::open(None, true).unwrap();
 
-        let all = left_out_of(&residency, |_| true).unwrap();
+        let all = left_out_of(&residency).unwrap();
         let ranges: Vec<_> = all.ranges.into_iter().filter(within).collect();
         assert_eq!(ranges, [range(8), range(24), range(40)]);
         assert!(all.wiped.contains(first.plus(15)) && !all.wiped.contains(first.plus(24)));
@@ -139,7 +157,8 @@ mod tests {
 
         let mut registered = RangeSet::default();
         registered.insert(PageRange::new(first.plus(20), 6));
-        let some = left_out(&residency, &registered).unwrap();
+        let mut some = left_out_of(&residency).unwrap();
+        some.keep(&registered);
         assert_eq!(some.ranges, [range(24)]);
         // SAFETY: nothing uses it any more.
         unsafe { rustix::mm::munmap(start, (PAGES << PAGE_SHIFT) as usize) }.unwrap();

@@ -102,7 +102,7 @@ impl Kernel for LinuxKernel {
         page: SpacePage,
         count: u32,
     ) -> (u32, Result<(), FillError>) {
-        if self.is_unsettled() {
+        if self.is_unsettled_in(page.space()) {
             return (0, Err(FillError::Again));
         }
         let (to, from) = (page.page().address(), self.layout.frame(frame.0));
@@ -124,7 +124,7 @@ impl Kernel for LinuxKernel {
     }
 
     fn copy_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError> {
-        if self.is_unsettled() {
+        if self.is_unsettled_in(page.space()) {
             return Err(FillError::Again);
         }
         let from = self.layout.frame(frame.0);
@@ -138,7 +138,7 @@ impl Kernel for LinuxKernel {
     }
 
     fn zero_in(&mut self, page: SpacePage) -> Result<(), FillError> {
-        if self.is_unsettled() {
+        if self.is_unsettled_in(page.space()) {
             return Err(FillError::Again);
         }
         let space = self.space(page.space()).ok_or(FillError::SpaceGone)?;
@@ -166,7 +166,7 @@ impl Kernel for LinuxKernel {
     }
 
     fn poison(&mut self, page: SpacePage) -> Result<(), FillError> {
-        if self.is_unsettled() {
+        if self.is_unsettled_in(page.space()) {
             return Err(FillError::Again);
         }
         let space = self.space(page.space()).ok_or(FillError::SpaceGone)?;

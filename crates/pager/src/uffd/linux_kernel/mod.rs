@@ -33,6 +33,7 @@ use crate::{PageRange, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use child::Child;
+pub(super) use fork::LeftOut;
 use legato_base::PageNumber;
 use legato_verbs::MemoryRegion;
 use ranges::Ranges;

@@ -3,6 +3,7 @@
 //! It may be running by then, and have changed its address space; then it waits until that is read, and
 //! nothing can be asked before. So it is read, and taken into account.
 
+use super::LinuxKernel;
 use crate::PageRange;
 use crate::order::{self, Inheritance};
 use crate::uffd::agent::now;
@@ -10,11 +11,12 @@ use crate::uffd::context::MESSAGES_MAX;
 use crate::uffd::message::Newborn;
 use legato_base::timeouts::{ANNOUNCEMENTS, Patience};
 use legato_base::{Duration, PageNumber};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::thread::{Timespec, nanosleep};
 
-/// A child has a single thread, which is on its way back from the kernel when it is asked again. Beyond
-/// so many times it gets no processor, and it is asked now and then.
+/// A child that has just begun has a single thread, which is on its way back from the kernel when it is asked
+/// again. If it has been asked so many times it gets no processor, or has more threads: it is asked now and then.
 const ASKED_AT_ONCE: usize = 100;
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
@@ -28,6 +30,10 @@ impl Newborn {
     pub(super) fn ask(&mut self, pages: &[PageNumber]) -> Option<Inheritance> {
         let mut patience = Patience::new(LOOK, now());
         for asked in 0.. {
+            // Of one that has ended nothing can be told.
+            if !self.context.is_alive() {
+                return Some(Inheritance::new());
+            }
             let answer = |&page: &PageNumber| {
                 let known = order::was_there(&self.changes, page).map(Ok);
                 let is_there = || self.context.is_registered(PageRange::new(page, 1));
@@ -37,7 +43,6 @@ impl Newborn {
             if answers.is_ok() {
                 return answers.ok();
             }
-            // Of one that has ended there is nothing to read, and nothing to be wrong about.
             let _ = self.context.read(MESSAGES_MAX, &mut self.changes);
             if asked >= ASKED_AT_ONCE {
                 if patience.waited(now()) >= ANNOUNCEMENTS {
@@ -47,5 +52,22 @@ impl Newborn {
             }
         }
         None
+    }
+}
+
+impl LinuxKernel {
+    /// Shows the userfaultfds of children whose forks wait, each once.
+    pub(in crate::uffd) fn hand_over_newborns(
+        &mut self,
+        mut hand_over: impl FnMut(BorrowedFd<'_>),
+    ) {
+        let children = self.children.values_mut().map(|child| &mut child.space);
+        for space in core::iter::once(&mut self.own).chain(children) {
+            let newborns = space.order.waiting_children();
+            for newborn in newborns.filter(|newborn| !newborn.handed_over) {
+                hand_over(newborn.context.fd());
+                newborn.handed_over = true;
+            }
+        }
     }
 }

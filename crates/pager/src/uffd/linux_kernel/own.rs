@@ -39,7 +39,7 @@ impl LinuxKernel {
     ) -> (u32, Result<(), EvictError>) {
         let mut moved = 0;
         while moved < count {
-            if self.is_unsettled() {
+            if self.is_unsettled_in(SpaceId::OWN) {
                 return (moved, Err(EvictError::Again));
             }
             let at = page.plus(u64::from(moved));

@@ -94,7 +94,7 @@ impl LinuxKernel {
         from: PageNumber,
         into: &mut Vec<PageNumber>,
     ) -> Option<PageNumber> {
-        if self.is_unsettled() {
+        if self.is_unsettled_in(space) {
             return None;
         }
         let charged = &self.space(space)?.ranges.charged;
