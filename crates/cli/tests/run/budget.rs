@@ -143,12 +143,15 @@ fn small_processes_leave_the_budget_to_the_big_one() {
     assert_eq!(run.output(), "fill: 32768 pages, 0 wrong\n");
     let small = of_each(&run, "sleep", "cache_bytes_peak");
     assert_eq!(small.len(), 50, "{:?}", run.stats);
-    // An agent that comes by ptrace has its text in memory of its own, 1.05 MiB.
-    assert!(small.iter().sum::<u64>() < 50 * MIB, "{small:?}");
+    // An agent that comes by ptrace, because the program did not get a processor to bring it within a second,
+    // has its text in memory of its own, 1.05 MiB, and data.
+    let stats = run.stats.as_ref().unwrap()["processes"].as_array().unwrap();
+    let injected = stats.iter().filter(|process| process["injected"] == true);
+    let injected = injected.count() as u64 * 3 * MIB / 2;
+    assert!(small.iter().sum::<u64>() < 50 * MIB + injected, "{small:?}");
     let share = of_each(&run, "fill", "share_bytes_peak");
-    // 54 to 64 MiB were seen: each small one keeps a little that it does not use, and how much depends on
-    // when it was asked. Divided evenly it would be 3 MiB.
-    assert!(share[0] >= 48 * MIB, "{share:?} of 128 MiB");
+    // Divided evenly it would be 3 MiB.
+    assert!(share[0] + injected >= 56 * MIB, "{share:?} of 128 MiB");
 }
 
 #[test]

@@ -41,10 +41,10 @@ impl World {
             provider: &mut self.provider,
             now,
         };
+        let round = self.pager.round(incoming, &mut net, || now);
         if self.pager.kernel().has_ended(SpaceId::OWN) {
             self.pager.close_own_space();
         }
-        let round = self.pager.round(incoming, &mut net, || now);
         self.starved |= self.pager.usage().starving;
         let pages = std::mem::take(&mut self.pager.kernel_mut().pages_handled);
         cost = cost + Duration::from_nanos(PAGE_COST * pages);

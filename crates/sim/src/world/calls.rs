@@ -116,9 +116,11 @@ impl SimKernel {
         }
     }
 
-    /// True if the space's process has ended and the pager has not taken note of it.
+    /// True if the space's process has ended, and nothing waits that was read of it: children may be among
+    /// that.
     pub(super) fn has_ended(&self, space: SpaceId) -> bool {
-        self.spaces.get(&space).is_some_and(|space| space.ended)
+        let space = self.spaces.get(&space);
+        space.is_some_and(|space| space.ended && !space.order.has_waiting())
     }
 
     /// True if the pager has read the event, or the space is gone with all its events.

@@ -370,7 +370,7 @@ impl Kernel for SimKernel {
     }
 
     fn space_alive(&mut self, space: SpaceId) -> bool {
-        self.spaces.get(&space).is_some_and(|space| !space.ended)
+        self.spaces.contains_key(&space) && !self.has_ended(space)
     }
 
     fn close_space(&mut self, space: SpaceId) {

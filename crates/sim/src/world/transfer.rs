@@ -11,14 +11,15 @@ pub(super) const LOCKED_EVERY: u64 = 64;
 const COPY_ONLY_EVERY: u64 = 61;
 
 impl SimKernel {
-    /// True if the address space refuses moves now.
+    /// True if the address space refuses moves now, or the agent does not try because it has read changes
+    /// that it has not followed.
     pub(super) fn refuses(&mut self, space: SpaceId) -> bool {
         let now = self.now;
-        let changing = self
+        let unsettled = self
             .spaces
             .get(&space)
-            .is_some_and(|space| space.is_changing(now));
-        changing || self.happens(LOCKED_EVERY)
+            .is_some_and(|space| space.is_changing(now) || space.order.has_waiting());
+        unsettled || self.happens(LOCKED_EVERY)
     }
 
     /// Why a page cannot be filled, if it cannot.
