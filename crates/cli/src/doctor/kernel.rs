@@ -3,7 +3,7 @@
 use super::check::Check;
 use super::limits::{number, text};
 use legato_pager::uffd::OpenError;
-use legato_pager::uffd::probe::{Offer, Offered};
+use legato_pager::uffd::probe::{Offer, Offered, version_of};
 use std::os::unix::fs::MetadataExt as _;
 
 /// From here on nothing is missing that costs time or more (UFFDIO_MOVE).
@@ -38,12 +38,8 @@ pub(super) fn checks(offer: &Offer) -> Vec<Check> {
 
 fn version(release: &str) -> Check {
     const NAME: &str = "kernel";
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse().ok());
-    match (next(), next()) {
-        (Some(major), Some(minor)) if (major, minor) >= NEWEST_NEEDED => {
-            Check::ok(NAME, format!("Linux {release}"))
-        }
+    match version_of(release) {
+        Some(version) if version >= NEWEST_NEEDED => Check::ok(NAME, format!("Linux {release}")),
         _ => Check::warning(
             NAME,
             format!("Linux {release} is older than 6.8, or its number says nothing"),

@@ -11,8 +11,7 @@ use crate::{PageRange, RangeSet};
 use alloc::vec::Vec;
 use legato_base::PageNumber;
 
-/// So many changes that concern each other are tried in all combinations that are possible; of more, the
-/// rest are taken as done in the order in which they were read.
+/// So many changes that concern each other are tried at a time, in all combinations that are possible.
 const TRIED_MAX: usize = 10;
 
 /// Of some pages, whether they were registered in a child when it was forked.
@@ -47,7 +46,7 @@ impl<C> Order<C> {
             .filter(is_open)
             .map(|waiting| &waiting.message);
         let all = open.chain(&batch.messages);
-        if !all.clone().any(|message| message.child().is_some()) {
+        if !all.clone().any(is_fork) {
             return true;
         }
         let is_unmapping = all.clone().any(Message::is_unmapping);
@@ -60,12 +59,7 @@ impl<C> Order<C> {
                 waiting.inheritance.extend(tell(child, &fresh));
             }
         }
-        if pages.is_empty()
-            || !batch
-                .messages
-                .iter()
-                .any(|message| message.child().is_some())
-        {
+        if pages.is_empty() || !batch.messages.iter().any(is_fork) {
             return all_told;
         }
         // At once, and what takes longer to find afterwards.
@@ -85,21 +79,7 @@ impl<C> Order<C> {
         batch.inheritances = answers;
         all_told
     }
-}
 
-/// Was a page registered before these changes? None if they do not tell.
-pub fn was_there<'a, C: 'a>(
-    changes: impl IntoIterator<Item = &'a Message<C>>,
-    page: PageNumber,
-) -> Option<bool> {
-    let has = |range: Option<PageRange>| range.is_some_and(|range| range.contains(page));
-    changes.into_iter().find_map(|change| {
-        let (gone, came) = (has(change.vacated()), has(change.arrival()));
-        (gone || came).then_some(gone)
-    })
-}
-
-impl<C> Order<C> {
     /// What children have where the parent has something too that nothing tells of: a mapping has grown to
     /// there, before or after the fork. Then it says nothing, and what was read first counts as done first.
     /// None if the parent cannot tell now.
@@ -129,6 +109,18 @@ impl<C> Order<C> {
         }
         Some(())
     }
+}
+
+/// Was a page registered before these changes? None if they do not tell.
+pub fn was_there<'a, C: 'a>(
+    changes: impl IntoIterator<Item = &'a Message<C>>,
+    page: PageNumber,
+) -> Option<bool> {
+    let has = |range: Option<PageRange>| range.is_some_and(|range| range.contains(page));
+    changes.into_iter().find_map(|change| {
+        let (gone, came) = (has(change.vacated()), has(change.arrival()));
+        (gone || came).then_some(gone)
+    })
 }
 
 /// The pages that tell whether these messages were done before a fork. `armed` is what is registered as
@@ -163,10 +155,14 @@ fn pages_given_up(armed: &RangeSet, mapped: &RangeSet) -> Vec<PageNumber> {
     given_up.map(|range| range.start).collect()
 }
 
+const fn is_fork<C>(message: &Message<C>) -> bool {
+    message.child().is_some()
+}
+
 /// `madvise` drops what it announces once that was read. So children that were there by then have it.
 pub(super) fn forks_first<C>(messages: Vec<Message<C>>) -> impl Iterator<Item = Message<C>> {
-    let is_fork = |message: &Message<C>| message.child().is_some();
-    let (forks, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_fork);
+    let (forks, others): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|message| is_fork(message));
     forks.into_iter().chain(others)
 }
 

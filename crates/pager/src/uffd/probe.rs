@@ -60,6 +60,13 @@ impl Offer {
     }
 }
 
+/// Of a kernel's release, the first two numbers.
+pub fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse().ok());
+    next().zip(next())
+}
+
 /// A way to serve a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {

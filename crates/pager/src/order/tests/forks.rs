@@ -134,42 +134,36 @@ fn m14_a_fork_by_itself_does_not_wait() {
 
 const CALM: fn(Message) -> Batch = |message| batch(vec![message], Sequence::AtOnce);
 
-/// While no thread moves memory, what is there is read: the fork may be announced later.
-#[test]
-fn m14_a_child_has_what_was_unmapped_after_its_fork_and_read_before() {
+/// These are read one by one, PLACE's unmapping and a fork among them: the fork comes first of all or last, as
+/// its child says.
+fn fork_beside_an_unmapping(read: &[Message]) {
+    let others = read.iter().filter(|message| message.child().is_none());
+    let others: Vec<Message> = others.cloned().collect();
     for is_before in [false, true] {
         let mut space = Space::new();
         let inherited = [SOURCE, PLACE];
         let inherited = &inherited[..if is_before { 1 } else { 2 }];
         let mapped = space.mapped_after(&[removed(PLACE, true)]);
-        for message in [removed(PLACE, true), fault(30), forked()] {
-            space.ask_and_receive(CALM(message), &mapped, inherited);
+        for message in read {
+            space.ask_and_receive(CALM(message.clone()), &mapped, inherited);
             assert!(space.read(Vec::new(), true).is_empty());
         }
-        let mut expected = vec![removed(PLACE, true), fault(30), forked()];
-        if !is_before {
-            expected.rotate_right(1);
-        }
+        let mut expected = others.clone();
+        expected.insert(if is_before { others.len() } else { 0 }, forked());
         assert_eq!(space.read(Vec::new(), false), names(&expected));
     }
+}
+
+/// While no thread moves memory, what is there is read: the fork may be announced later.
+#[test]
+fn m14_a_child_has_what_was_unmapped_after_its_fork_and_read_before() {
+    fork_beside_an_unmapping(&[removed(PLACE, true), fault(30), forked()]);
 }
 
 /// And the other way round.
 #[test]
 fn m14_a_child_does_not_have_what_was_unmapped_before_its_fork_and_read_after() {
-    for is_before in [false, true] {
-        let mut space = Space::new();
-        let inherited = [SOURCE, PLACE];
-        let inherited = &inherited[..if is_before { 1 } else { 2 }];
-        let mapped = space.mapped_after(&[removed(PLACE, true)]);
-        for message in [forked(), removed(PLACE, true)] {
-            space.ask_and_receive(CALM(message), &mapped, inherited);
-            assert!(space.read(Vec::new(), true).is_empty());
-        }
-        let mut expected = vec![forked(), removed(PLACE, true)];
-        expected.rotate_right(usize::from(is_before));
-        assert_eq!(space.read(Vec::new(), false), names(&expected));
-    }
+    fork_beside_an_unmapping(&[forked(), removed(PLACE, true)]);
 }
 
 /// Two forks and more places than are tried at a time: the second fork does not tie them together.

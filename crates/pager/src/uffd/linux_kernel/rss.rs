@@ -8,6 +8,7 @@
 
 use crate::uffd::agent::now;
 use crate::uffd::features::Mask;
+use crate::uffd::probe::version_of;
 use crate::uffd::residency::Residency;
 use legato_base::{Duration, Time};
 
@@ -85,11 +86,7 @@ pub(in crate::uffd) fn is_exact(mask: Mask) -> bool {
 
 /// Of a kernel whose release says nothing the worst is assumed.
 fn kernel_is_exact(release: &str) -> bool {
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
-    let mut next = || numbers.next().and_then(|number| number.parse().ok());
-    next()
-        .zip(next())
-        .is_some_and(|version| version >= EXACT_SINCE)
+    version_of(release).is_some_and(|version| version >= EXACT_SINCE)
 }
 
 #[cfg(test)]
