@@ -28,6 +28,7 @@
 //! | [`CACHE_SHARE`] | 500 ms | a process that needs a larger part of the cache from others that do not give theirs up | it gets the part, beyond the limit |
 //! | [`OWN_AGENT`] | 1 s | the limit from a program that does not bring its agent itself | it is brought in; one that comes as well finds that it is served |
 //! | [`PROCESS_STOP`], [`THREAD_STOP`] | 500 ms, 50 ms | a process, and who brings an agent into it, from a thread that cannot be stopped | the process runs on; it is tried again |
+//! | [`PROGRAM_START`] | 50 ms of its processor time | the limit from a static program that makes no system call as it starts | the agent is brought in; musl's word for the ends of threads stays unknown, and its page may leave |
 //! | [`ORPHAN`] | 100 ms | a program whose agent is dead from waiting for pages for ever | if it is not on its way to its end itself, it is killed, with a message |
 
 mod patience;
@@ -87,6 +88,9 @@ pub const OWN_AGENT: Duration = Duration::from_secs(1);
 pub const PROCESS_STOP: Duration = Duration::from_millis(500);
 /// One, before the next is tried.
 pub const THREAD_STOP: Duration = Duration::from_millis(50);
+/// From a static program's first instruction to where its C library has named its thread's word, as
+/// far as it runs: some microseconds of work.
+pub const PROGRAM_START: Duration = Duration::from_millis(50);
 /// A process that is being killed as a whole (`SIGKILL`, out of memory) can lose its agent a moment
 /// before it is gone itself.
 pub const ORPHAN: Duration = Duration::from_millis(100);

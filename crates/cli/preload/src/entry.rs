@@ -15,7 +15,7 @@ use legato_pager::uffd::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_S
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
-use rustix::thread::futex;
+use rustix::thread::{futex, get_clear_child_tid_address};
 
 /// The variable that names the supervisor's socket. `legato run` sets it.
 const CONTROL_VARIABLE: &[u8] = b"LEGATO_CONTROL=";
@@ -48,6 +48,7 @@ struct Start<'a> {
     masked_features: &'a [u8],
     reservation: u64,
     object: (u64, u64),
+    last_word: Option<u64>,
 }
 
 /// # Safety
@@ -202,6 +203,7 @@ fn start_in(
         masked_features,
         reservation,
         object,
+        last_word: last_word(),
     };
     // SAFETY: both stacks lie in the reservation; the one in between ends before the agent gets
     // that deep. `start` lives until the agent has said that it needs it no more.
@@ -223,6 +225,13 @@ fn start_in(
         }
         _ => Err(StartFailure::Refused),
     }
+}
+
+/// What the kernel clears when the calling thread ends. None also if this kernel does not tell
+/// (CONFIG_CHECKPOINT_RESTORE).
+fn last_word() -> Option<u64> {
+    let word = get_clear_child_tid_address().ok()??;
+    Some(word.as_ptr() as u64)
 }
 
 fn wait_until_started(state: &AtomicU32) -> u32 {
@@ -273,6 +282,7 @@ fn start_agent(start: &Start<'_>) -> Result<Agent<Nodes>, StartError> {
         supervisor: start.supervisor,
         reservation: start.reservation,
         object: start.object,
+        last_word: start.last_word,
         masked_features: start.masked_features,
         start_task: task::spawn_thread,
     };

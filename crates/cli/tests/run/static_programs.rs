@@ -90,6 +90,71 @@ fn threads_of_a_program_of_musls_loader_keep_their_memory() {
     assert_eq!(run.output(), "0 wrong\n");
 }
 
+/// All of musl's threads have one word that the kernel clears when one of them ends, and until then
+/// none other comes or goes. Here it is set, its page is not used for long, and a thread ends.
+#[test]
+fn m12_the_end_of_a_thread_of_musls_is_seen_by_the_others() {
+    for program in [
+        compiled_c("musl-gcc", &[], LAST_WORD),
+        static_c("musl-gcc", LAST_WORD),
+    ] {
+        let run = Run::far(&program).cache_mib(8).memory_mib(768);
+        let run = run.finish().expect_code(0).expect_far_pages();
+        assert_eq!(run.output(), "0 wrong, the word is 0\n");
+    }
+}
+
+const LAST_WORD: &str = r#"
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+/* Behind this, what is zero at first is no part of the file's mapping, and may go far. */
+static volatile char room[65536];
+static int door;
+static volatile int thread;
+/* Without a function of the library, which may keep something on the page of the word. */
+static inline long call(long number, long a, long b, long c) {
+    register long none __asm__("r10") = 0;
+    __asm__ volatile("syscall" : "+a"(number) : "D"(a), "S"(b), "d"(c), "r"(none) : "rcx", "r11", "memory");
+    return number;
+}
+enum { WAIT, WAKE };
+static void *leave(void *nothing) {
+    thread = call(SYS_gettid, 0, 0, 0);
+    while (!*(volatile int *)&door) call(SYS_futex, (long)&door, WAIT, 0);
+    call(SYS_exit, 0, 0, 0);
+    return nothing;
+}
+int main(void) {
+    size_t pages = 8192, wrong = 0, next = 1;
+    unsigned char *memory = malloc(pages << 12);
+    volatile int *word;
+    pthread_t one;
+    if (!memory || prctl(PR_GET_TID_ADDRESS, &word)) return 2;
+    if (pthread_create(&one, 0, leave, 0)) return 3;
+    while (!thread) sched_yield();
+    room[0] = 1;
+    *word = 1;
+    for (size_t page = 0; page < pages; page++) *(size_t *)(memory + (page << 12)) = page + 1;
+    for (int touch = 0; touch < 20000; touch++) {
+        next = next * 6364136223846793005u + 1442695040888963407u;
+        size_t page = (next >> 33) % pages;
+        wrong += *(size_t *)(memory + (page << 12)) != page + 1;
+    }
+    *(volatile int *)&door = 1;
+    call(SYS_futex, (long)&door, WAKE, 1);
+    while (!call(SYS_tgkill, getpid(), thread, 0)) call(SYS_sched_yield, 0, 0, 0);
+    int last = *word;
+    *word = 0;
+    printf("%zu wrong, the word is %d\n", wrong, last);
+    return 0;
+}
+"#;
+
 const THREADS: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -191,6 +256,24 @@ fn the_smallest_static_program_ends_as_it_wants() {
     // With an agent, though nothing of its memory may go far.
     assert!(run.stderr.contains("1 process"), "{}", run.stderr);
 }
+
+/// One that uses its memory before its first system call gets its agent without one.
+#[test]
+fn a_static_program_that_computes_first_has_far_memory() {
+    let program = compiled_c("cc", &["-static", "-nostdlib", "-fno-builtin"], COMPUTES);
+    far(&program).finish().expect_code(7).expect_far_pages();
+}
+
+const COMPUTES: &str = r#"
+static volatile unsigned long memory[96u << 17];
+void _start(void) {
+    unsigned long wrong = 0, count = sizeof memory / sizeof *memory;
+    for (volatile unsigned long turn = 0; turn < 300000000; turn++);
+    for (unsigned long at = 0; at < count; at += 512) memory[at] = at + 1;
+    for (unsigned long at = 0; at < count; at += 512) wrong += memory[at] != at + 1;
+    __asm__ volatile("syscall" : : "a"(231L), "D"(wrong ? 1L : 7L));
+}
+"#;
 
 #[test]
 fn a_script_with_a_static_interpreter() {

@@ -42,6 +42,9 @@ pub struct AgentStart<'a> {
     pub reservation: u64,
     /// Where the agent's code and data are: start and end.
     pub object: (u64, u64),
+    /// The address of what the kernel clears when the program's first thread ends (CLONE_CHILD_CLEARTID
+    /// of clone(2)).
+    pub last_word: Option<u64>,
     /// Names of kernel features to do without: an aid for tests.
     pub masked_features: &'a [u8],
     /// Starts a thread of the agent.
@@ -140,6 +143,7 @@ impl<G: ProviderGlue> Agent<G> {
             features,
             program: start.program,
             object,
+            last_word: start.last_word,
             own,
             trash,
             start_task: start.start_task,

@@ -1,7 +1,7 @@
 //! One thread of a process, stopped and borrowed: it makes system calls and runs a function for
 //! its tracer, and then goes on as if nothing had happened.
 
-use super::calls::{self, Registers, Resume, Stop};
+use super::calls::{self, NO_SYSTEM_CALL, Registers, Resume, Stop};
 use super::parameters::END_OF_ENTRY;
 use super::process::{Memory, Process};
 use super::{Call, InjectionError};
@@ -17,7 +17,6 @@ const LOOK_AGAIN_NANOS: i64 = 50_000;
 
 /// Interrupt flag and the bit that is always set; no direction, trap or alignment flag.
 const FLAGS: u64 = 0x202;
-const NO_SYSTEM_CALL: u64 = u64::MAX;
 /// The one signal besides SIGKILL that cannot be blocked (signal(7)).
 const SIGSTOP: i32 = 19;
 /// Where `struct rseq` keeps the critical section that runs (linux/rseq.h).
@@ -74,14 +73,7 @@ fn stop(thread: i32) -> Result<(), InjectionError> {
     let deadline = now() + THREAD_STOP;
     while now() < deadline {
         match calls::look(thread).map_err(InjectionError::of_tracer)? {
-            None => {
-                let pause = Timespec {
-                    tv_sec: 0,
-                    tv_nsec: LOOK_AGAIN_NANOS,
-                };
-                // Waking early only means to look earlier.
-                let _: NanosleepRelativeResult = nanosleep(&pause);
-            }
+            None => look_again(),
             Some(Stop::Interrupted) => return Ok(()),
             Some(Stop::Ended) => return Err(InjectionError::Gone),
             Some(stop) => pass(thread, stop, Resume::Freely)?,
@@ -90,8 +82,18 @@ fn stop(thread: i32) -> Result<(), InjectionError> {
     Err(InjectionError::Busy)
 }
 
+/// Waits until a thread that is to stop may have.
+pub(super) fn look_again() {
+    let pause = Timespec {
+        tv_sec: 0,
+        tv_nsec: LOOK_AGAIN_NANOS,
+    };
+    // Waking early only means to look earlier.
+    let _: NanosleepRelativeResult = nanosleep(&pause);
+}
+
 /// Lets a thread go on from a stop that is not the one waited for.
-fn pass(thread: i32, stop: Stop, how: Resume) -> Result<(), InjectionError> {
+pub(super) fn pass(thread: i32, stop: Stop, how: Resume) -> Result<(), InjectionError> {
     let signal = match stop {
         Stop::Signal(signal) => signal,
         _ => 0,
@@ -107,7 +109,7 @@ pub(super) fn follow_exec(thread: i32) -> Result<(), InjectionError> {
     wait_for(thread, Stop::Interrupted)
 }
 
-fn wait_for(thread: i32, wanted: Stop) -> Result<(), InjectionError> {
+pub(super) fn wait_for(thread: i32, wanted: Stop) -> Result<(), InjectionError> {
     loop {
         match calls::wait_for_stop(thread).map_err(InjectionError::of_tracer)? {
             Stop::Ended => return Err(InjectionError::Gone),

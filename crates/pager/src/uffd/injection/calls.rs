@@ -37,6 +37,9 @@ const WNOWAIT: i64 = 0x0100_0000;
 const WALL: i64 = 0x4000_0000;
 const CLD_TRAPPED: i32 = 4;
 
+/// In place of the number of a system call.
+pub(super) const NO_SYSTEM_CALL: u64 = u64::MAX;
+
 const STOP_SYSTEM_CALL: i32 = 0x85;
 const EVENT_EXEC: i32 = 4;
 const EVENT_STOP: i32 = 128;

@@ -10,6 +10,7 @@ mod error;
 mod object;
 mod parameters;
 mod process;
+mod start;
 
 pub use error::{Call, InjectionError};
 pub use object::{Object, ObjectError};
@@ -92,9 +93,9 @@ impl Launch {
         }
     }
 
-    /// Waits for its `execve`, and calls an entry of the object before the first instruction of the
-    /// program; not if it has a dynamic loader, which brings the agent in by itself. If the entry
-    /// does not do its work the process is killed.
+    /// Waits for its `execve`, and calls an entry of the object before the program has any memory
+    /// worth to speak of; not if it has a dynamic loader, which brings the agent in by itself. If the
+    /// entry does not do its work the process is killed.
     ///
     /// # Errors
     /// Whatever kept the entry from doing its work.
@@ -107,6 +108,7 @@ impl Launch {
             if self.process.has_loader() {
                 return calls::detach(self.thread).map_err(InjectionError::of_tracer);
             }
+            start::follow(self.thread)?;
             inject_until(&self.process, self.thread, object, parameters, true)
         });
         if result.is_err() {

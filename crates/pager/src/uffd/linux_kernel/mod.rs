@@ -53,6 +53,8 @@ pub(super) struct LinuxKernel {
     processor_clock: Option<ProcessorClock>,
     /// The agent's code and data, whose zero-initialised part looks like the program's memory.
     object: PageRange,
+    /// Where musl keeps the word that the kernel clears when a thread ends.
+    last_word: Option<PageNumber>,
     pub(super) own: Space,
     trash: Userfaultfd,
     pub(super) frames: LinuxFrames,
@@ -110,6 +112,7 @@ pub(super) struct Mechanism {
     pub(super) features: Features,
     pub(super) program: i32,
     pub(super) object: PageRange,
+    pub(super) last_word: Option<u64>,
     pub(super) own: Userfaultfd,
     pub(super) trash: Userfaultfd,
     pub(super) start_task: StartTask,
@@ -122,6 +125,7 @@ impl LinuxKernel {
             features,
             program,
             object,
+            last_word,
             own,
             trash,
             start_task,
@@ -137,6 +141,7 @@ impl LinuxKernel {
             program,
             processor_clock: Pid::from_raw(program).map(ProcessorClock::new),
             object,
+            last_word: last_word.map(PageNumber::containing),
             own: Space::new(own, Ranges::default()),
             trash,
             frames: LinuxFrames::new(layout, pages, headers),

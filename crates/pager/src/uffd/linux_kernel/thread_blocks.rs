@@ -8,8 +8,8 @@
 //!
 //! Where the id is the kernel tells nobody. Of the list of robust mutexes it does, and glibc keeps
 //! both in the same 64 bytes of its block for the thread (`tid` and `robust_head` of `struct
-//! pthread`). Where a C library does otherwise, nothing is known: musl's is one word in its own data
-//! for all threads.
+//! pthread`). musl's is one word in its own data for all threads, and while it is not cleared no thread
+//! comes or goes. It is looked up once, in the program's first thread (PR_GET_TID_ADDRESS of prctl(2)).
 //!
 //! A debugger reads through /proc/PID/mem or PTRACE_PEEKDATA, and gets EIO where a page is far. gdb
 //! reads the block of each thread, whole, whenever the program stops (libthread_db), and without it
@@ -46,19 +46,25 @@ pub(super) struct ThreadBlocks {
 
 impl ThreadBlocks {
     /// The first page of a range that must stay.
-    fn first_in(&mut self, range: PageRange, process: Pid) -> Option<PageNumber> {
+    fn first_in(
+        &mut self,
+        range: PageRange,
+        process: Pid,
+        last_word: Option<PageNumber>,
+    ) -> Option<PageNumber> {
         let now = agent::now();
         if self.looked.is_none_or(|looked| now >= looked + LOOK_AGAIN) {
             self.looked = Some(now);
-            self.look(process);
+            self.look(process, last_word);
         }
         let after = self.pages.partition_point(|page| *page < range.start);
         let first = *self.pages.get(after)?;
         range.contains(first).then_some(first)
     }
 
-    fn look(&mut self, process: Pid) {
+    fn look(&mut self, process: Pid, last_word: Option<PageNumber>) {
         self.pages.clear();
+        self.pages.extend(last_word);
         let traced = is_traced(process);
         for thread in threads_of(process) {
             if let Some(list) = robust_list(thread) {
@@ -133,8 +139,10 @@ impl LinuxKernel {
     /// How many pages of a range may leave: those before the first that must stay.
     pub(super) fn may_leave(&mut self, space: SpaceId, range: PageRange) -> u32 {
         let process = self.process_of(space);
+        // A forked child's is where its parent's is.
+        let word = self.last_word;
         let space = self.space_mut(space);
-        let first = space.and_then(|space| space.thread_blocks.first_in(range, process?));
+        let first = space.and_then(|space| space.thread_blocks.first_in(range, process?, word));
         first.map_or(range.count, |first| first.0 - range.start.0) as u32
     }
 }
@@ -176,15 +184,14 @@ mod tests {
         let end = PageNumber::containing(own - BLOCK_BEFORE + BLOCK_LENGTH - 1);
         let mut blocks = ThreadBlocks::default();
         let before = PageRange::new(PageNumber(begin.0 - 3), 4);
-        assert!(before.contains(blocks.first_in(before, this).unwrap()));
+        let far = PageNumber(7);
+        let mut first_in = |range| blocks.first_in(range, this, Some(far));
+        assert!(before.contains(first_in(before).unwrap()));
         for page in [begin, PageNumber::containing(own), end] {
-            assert!(blocks.pages.contains(&page));
-            assert_eq!(blocks.first_in(PageRange::new(page, 1), this), Some(page));
+            assert_eq!(first_in(PageRange::new(page, 1)), Some(page));
         }
-        assert_eq!(
-            blocks.first_in(PageRange::new(PageNumber(1), 2), this),
-            None
-        );
+        assert_eq!(first_in(PageRange::new(PageNumber(1), 2)), None);
+        assert_eq!(first_in(PageRange::new(PageNumber(6), 3)), Some(far));
     }
 
     /// The thread pointer is the address of its block (ELF handling for thread-local storage, 3.4.6).
