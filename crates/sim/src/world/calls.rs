@@ -131,12 +131,15 @@ impl SimKernel {
     }
 
     /// The program writes to a page that MADV_FREE left. Mostly the agent sees it: it protects such
-    /// pages where it is in charge, but a thread may be faster.
+    /// pages where it is in charge, when it has followed what was announced. But a thread may be faster.
     pub(super) fn report_written(&mut self, page: SpacePage) {
         if !self.is_registered(page) {
             return;
         }
-        if self.happens(WRITTEN_UNSEEN_EVERY) {
+        let now = self.now;
+        let place = self.space_mut(page.space());
+        let is_followed = !place.is_changing(now) && !place.order.has_waiting();
+        if self.happens(WRITTEN_UNSEEN_EVERY) || !is_followed {
             let strays = &mut self.space_mut(page.space()).strays;
             strays.insert(page.page().0);
         } else {

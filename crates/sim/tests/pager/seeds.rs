@@ -28,6 +28,17 @@ fn every_seed_reads_what_it_wrote() {
     );
 }
 
+/// The simulated kernel reported writes to what MADV_FREE had left before that was followed. Nothing is
+/// protected then, and nobody sees them.
+#[test]
+fn what_is_written_before_its_dropping_is_followed_is_found_later() {
+    let config = WorldConfig {
+        steps: 5_004,
+        ..config(824_170)
+    };
+    run(config).unwrap();
+}
+
 #[test]
 fn a_seed_is_one_history() {
     let hash = |seed| run(config(seed)).unwrap().trace_hash;
