@@ -137,8 +137,7 @@ impl SimKernel {
             return;
         }
         let now = self.now;
-        let place = self.space_mut(page.space());
-        let is_followed = !place.is_changing(now) && !place.order.has_waiting();
+        let is_followed = self.space_mut(page.space()).is_followed(now);
         if self.happens(WRITTEN_UNSEEN_EVERY) || !is_followed {
             let strays = &mut self.space_mut(page.space()).strays;
             strays.insert(page.page().0);

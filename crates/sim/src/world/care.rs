@@ -10,8 +10,7 @@ impl World {
     pub(super) fn check_care(&self) -> Result<(), FailureKind> {
         let (kernel, now) = (self.pager.kernel(), self.now());
         for (&space, place) in &kernel.spaces {
-            let is_followed = !place.is_changing(now) && !place.order.has_waiting();
-            if !is_followed || !kernel.can_evict(space) {
+            if !place.is_followed(now) || !kernel.can_evict(space) {
                 continue;
             }
             let is_dropping = |page| place.dropping.iter().any(|drop| drop.range.contains(page));

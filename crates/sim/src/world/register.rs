@@ -21,8 +21,7 @@ impl SimKernel {
             if found >= pages {
                 break;
             }
-            let is_settled = !place.is_changing(now) && !place.order.has_waiting();
-            if place.attached && !place.ended && is_settled {
+            if place.attached && !place.ended && place.is_followed(now) {
                 found += place.register(pages - found);
             }
         }
@@ -42,7 +41,7 @@ impl SimKernel {
         }
         let now = self.now;
         for (&space, place) in &mut self.spaces {
-            if !place.is_changing(now) && !place.order.has_waiting() && !place.ended {
+            if place.is_followed(now) && !place.ended {
                 place.say_found(space, now, into);
             }
         }

@@ -94,6 +94,11 @@ impl Space {
         self.announcements.is_changing(now)
     }
 
+    /// True if every change that was announced has been followed.
+    pub(super) fn is_followed(&self, now: Time) -> bool {
+        !self.is_changing(now) && !self.order.has_waiting()
+    }
+
     /// `madvise` has announced that it will drop a range.
     pub(super) fn begin_dropping(&mut self, event: u64, range: PageRange) {
         self.dropping.push(Dropping { event, range });

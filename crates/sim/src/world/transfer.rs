@@ -18,7 +18,7 @@ impl SimKernel {
         let unsettled = self
             .spaces
             .get(&space)
-            .is_some_and(|space| space.is_changing(now) || space.order.has_waiting());
+            .is_some_and(|space| !space.is_followed(now));
         unsettled || self.happens(LOCKED_EVERY)
     }
 

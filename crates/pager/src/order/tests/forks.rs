@@ -166,12 +166,18 @@ fn m14_a_child_does_not_have_what_was_unmapped_before_its_fork_and_read_after() 
     fork_beside_an_unmapping(&[forked(), removed(PLACE, true)]);
 }
 
+/// So many mappings that are registered, each apart from the others.
+fn space_of_places(count: u64) -> (Space, Vec<PageRange>) {
+    let places: Vec<PageRange> = (0..count).map(|place| range(100 + 4 * place, 2)).collect();
+    let mut space = Space::new();
+    places.iter().for_each(|&place| space.armed.insert(place));
+    (space, places)
+}
+
 /// Two forks and more places than are tried at a time: the second fork does not tie them together.
 #[test]
 fn m14_each_of_two_forks_comes_where_its_child_says() {
-    let places: Vec<PageRange> = (0..25).map(|place| range(100 + 4 * place, 2)).collect();
-    let mut space = Space::new();
-    places.iter().for_each(|&place| space.armed.insert(place));
+    let (mut space, places) = space_of_places(25);
     let unmapped: Vec<Message> = places.iter().map(|&place| removed(place, true)).collect();
     let mapped = space.mapped_after(&unmapped);
     for message in unmapped.clone() {
@@ -262,9 +268,7 @@ fn what_is_dropped_does_not_wait() {
 /// Each place is explained by itself, however many there are.
 #[test]
 fn m14_a_fork_beside_many_unmappings_comes_after_those_that_the_child_does_not_have() {
-    let places: Vec<PageRange> = (0..40).map(|place| range(100 + 4 * place, 2)).collect();
-    let mut space = Space::new();
-    places.iter().for_each(|&place| space.armed.insert(place));
+    let (mut space, places) = space_of_places(40);
     let unmapped: Vec<Message> = places.iter().map(|&place| removed(place, true)).collect();
     let mapped = space.mapped_after(&unmapped);
     let (inherited, gone): (Vec<_>, Vec<_>) =

@@ -103,18 +103,24 @@ pub(super) fn pass(thread: i32, stop: Stop, how: Resume) -> Result<(), Injection
 
 /// Follows a thread, which executes a program soon, to before the first instruction of that.
 pub(super) fn follow_exec(thread: i32) -> Result<(), InjectionError> {
-    wait_for(thread, Stop::Executed)?;
-    calls::interrupt(thread).map_err(InjectionError::of_tracer)?;
-    pass(thread, Stop::Executed, Resume::Freely)?;
-    wait_for(thread, Stop::Interrupted)
+    wait_for(thread, Stop::Executed, Resume::Freely)?;
+    step_to_interrupted(thread)
 }
 
-pub(super) fn wait_for(thread: i32, wanted: Stop) -> Result<(), InjectionError> {
+/// Takes a stopped thread to [`Stop::Interrupted`], before anything more of its program.
+pub(super) fn step_to_interrupted(thread: i32) -> Result<(), InjectionError> {
+    calls::interrupt(thread).map_err(InjectionError::of_tracer)?;
+    calls::resume(thread, Resume::Freely, 0).map_err(InjectionError::of_tracer)?;
+    wait_for(thread, Stop::Interrupted, Resume::Freely)
+}
+
+/// Waits for a stop, and lets the thread go on from all others.
+pub(super) fn wait_for(thread: i32, wanted: Stop, how: Resume) -> Result<(), InjectionError> {
     loop {
         match calls::wait_for_stop(thread).map_err(InjectionError::of_tracer)? {
             Stop::Ended => return Err(InjectionError::Gone),
             stop if stop == wanted => return Ok(()),
-            stop => pass(thread, stop, Resume::Freely)?,
+            stop => pass(thread, stop, how)?,
         }
     }
 }

@@ -1,13 +1,12 @@
 //! The first moments of a program without a dynamic loader.
 
-use super::InjectionError;
-use super::borrowed::{look_again, pass, wait_for};
+use super::borrowed::{look_again, pass, step_to_interrupted, wait_for};
 use super::calls::{self, NO_SYSTEM_CALL, Registers, Resume, Stop};
+use super::{InjectionError, SYS_MMAP};
 use crate::uffd::program::run_time;
 use legato_base::timeouts::PROGRAM_START;
 use rustix::process::Pid;
 
-const SYS_MMAP: u64 = 9;
 const SYS_ARCH_PRCTL: u64 = 158;
 const SYS_SET_TID_ADDRESS: u64 = 218;
 /// Of a call, `syscall` or `int 0x80`.
@@ -45,9 +44,7 @@ pub(super) fn follow(thread: i32) -> Result<(), InjectionError> {
             break;
         }
     }
-    calls::interrupt(thread).map_err(InjectionError::of_tracer)?;
-    calls::resume(thread, Resume::Freely, 0).map_err(InjectionError::of_tracer)?;
-    wait_for(thread, Stop::Interrupted)
+    step_to_interrupted(thread)
 }
 
 /// False if the thread was stopped anywhere, because it is late.
@@ -72,13 +69,7 @@ fn run_to_system_call(thread: i32, is_late: impl Fn() -> bool) -> Result<bool, I
 
 fn run_to_end_of_call(thread: i32) -> Result<(), InjectionError> {
     calls::resume(thread, Resume::ToSystemCall, 0).map_err(InjectionError::of_tracer)?;
-    loop {
-        match calls::wait_for_stop(thread).map_err(InjectionError::of_tracer)? {
-            Stop::SystemCall => return Ok(()),
-            Stop::Ended => return Err(InjectionError::Gone),
-            stop => pass(thread, stop, Resume::ToSystemCall)?,
-        }
-    }
+    wait_for(thread, Stop::SystemCall, Resume::ToSystemCall)
 }
 
 /// The call that the thread is entering is not made, and the thread is again before its instruction.
