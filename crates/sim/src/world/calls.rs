@@ -133,14 +133,20 @@ impl SimKernel {
     /// The program writes to a page that MADV_FREE left. Mostly the agent sees it: it protects such
     /// pages where it is in charge, when it has followed what was announced. But a thread may be faster.
     pub(super) fn report_written(&mut self, page: SpacePage) {
-        if !self.is_registered(page) {
+        let (now, number) = (self.now, page.page().0);
+        let place = self.space_mut(page.space());
+        let is_followed = place.is_followed(now);
+        // What the agent knows to be registered may have moved since.
+        let is_registered = if is_followed {
+            self.is_registered(page)
+        } else {
+            place.registered.contains(&number)
+        };
+        if !is_registered {
             return;
         }
-        let now = self.now;
-        let is_followed = self.space_mut(page.space()).is_followed(now);
         if self.happens(WRITTEN_UNSEEN_EVERY) || !is_followed {
-            let strays = &mut self.space_mut(page.space()).strays;
-            strays.insert(page.page().0);
+            self.space_mut(page.space()).strays.insert(number);
         } else {
             self.written.push(page);
         }
