@@ -80,6 +80,19 @@ fn m11_four_threads_map_and_unmap_while_one_faults() {
     limit::expect_within(CACHE_MIB * MIB, run);
 }
 
+/// Lost: programs, to pages that were dropped after their place was taken by others, or seemed to be.
+#[test]
+fn m11_sixteen_threads_put_new_memory_over_what_is_leaving() {
+    for mask in ["", "move"] {
+        cases(&["overlaid"])
+            .arguments(["--rounds", sized("2000", "30")])
+            .environment("LEGATO_MASK_FEATURES", mask)
+            .finish()
+            .expect_code(0)
+            .expect_far_pages();
+    }
+}
+
 #[test]
 #[ignore = "takes ten minutes"]
 fn m11_for_ten_minutes() {

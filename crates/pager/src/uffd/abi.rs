@@ -111,6 +111,8 @@ pub(super) const PAGE_IS_PFNZERO: u64 = 1 << 5;
 pub(super) const PAGEMAP_PRESENT: u64 = 1 << 63;
 /// It is in swap.
 pub(super) const PAGEMAP_SWAPPED: u64 = 1 << 62;
+/// It is write-protected by userfaultfd (Linux 5.13).
+pub(super) const PAGEMAP_PROTECTED: u64 = 1 << 57;
 /// It is mapped here and nowhere else (Linux 4.2).
 pub(super) const PAGEMAP_EXCLUSIVE: u64 = 1 << 56;
 

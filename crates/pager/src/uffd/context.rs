@@ -239,21 +239,12 @@ impl Userfaultfd {
 
     /// Write-protects the pages of a range that are there. A thread that writes to one waits.
     pub(super) fn protect(&self, start: u64, length: u64) -> Result<(), Errno> {
-        self.write_protect(start, length, abi::WRITEPROTECT_MODE_WP)
+        write_protect(self.fd(), start, length, abi::WRITEPROTECT_MODE_WP)
     }
 
     /// Ends the write protection of a range, and wakes who waits there.
     pub(super) fn unprotect(&self, start: u64, length: u64) -> Result<(), Errno> {
-        self.write_protect(start, length, 0)
-    }
-
-    fn write_protect(&self, start: u64, len: u64, mode: u64) -> Result<(), Errno> {
-        let mut protect = abi::WriteProtect {
-            range: abi::Range { start, len },
-            mode,
-        };
-        // SAFETY: no content changes. A thread may have to wait, for us.
-        unsafe { abi::uffdio_writeprotect(self.fd(), &mut protect) }
+        write_protect(self.fd(), start, length, 0)
     }
 
     /// Lets everybody who waits for any page try again. Costs nothing while nobody waits.
@@ -272,8 +263,7 @@ impl Userfaultfd {
 
     /// True while an event that somebody waits with has not been read. (Just after it was read too.)
     pub(super) fn is_changing(&self) -> bool {
-        // The kernel looks for that before it looks for the range; see `is_alive`.
-        self.unprotect(LOWEST_ADDRESS, PAGE_SIZE as u64) == Err(Errno::AGAIN)
+        is_changing(self.fd())
     }
 
     /// Reads up to so many of the messages that wait, without blocking. The kernel hands out faults
@@ -348,6 +338,21 @@ const fn fill(page: PageNumber) -> abi::Fill {
         mode: 0,
         done: 0,
     }
+}
+
+/// As [`Userfaultfd::is_changing`].
+pub(super) fn is_changing(context: BorrowedFd<'_>) -> bool {
+    // The kernel looks for that before it looks for the range; see `is_alive`.
+    write_protect(context, LOWEST_ADDRESS, PAGE_SIZE as u64, 0) == Err(Errno::AGAIN)
+}
+
+fn write_protect(context: BorrowedFd<'_>, start: u64, len: u64, mode: u64) -> Result<(), Errno> {
+    let mut protect = abi::WriteProtect {
+        range: abi::Range { start, len },
+        mode,
+    };
+    // SAFETY: no content changes. A thread may have to wait, for us.
+    unsafe { abi::uffdio_writeprotect(context, &mut protect) }
 }
 
 /// Lowest address that a range may have: vm.mmap_min_addr is at most this by default.

@@ -1,24 +1,25 @@
-//! Pages leave by being copied and dropped, where they cannot be moved: out of read-only
+//! Pages leave by being copied and taken away, where they cannot be moved: out of read-only
 //! mappings, and on kernels without UFFDIO_MOVE.
 //!
 //! The pages are write-protected, so that a thread that writes to one waits; then read, put into
-//! frames, and dropped with `madvise`. What `madvise` announces must be told from what the
-//! program drops itself, and nothing else that is announced meanwhile may be lost.
+//! frames, and moved with `mremap` to where nobody else looks, before they are unmapped there. What
+//! `mremap` announces must be told from what the program moves itself, and nothing else that is
+//! announced meanwhile may be lost.
+//!
+//! `madvise(MADV_DONTNEED)` would do it in fewer calls. But it announces first, lets the address
+//! space go until that is read, and then drops whatever is there.
 
 use super::Layout;
-use super::dropper::{Dropped, Dropper, PATIENCE};
+use super::dropper::{Dropper, PATIENCE, Taken};
 use super::linux_kernel::LinuxKernel;
 use super::mappings::mapping_of;
 use super::message::Message;
-use super::program::{thread_file, threads_of};
-use super::replaced::Standing;
-use crate::RangeSet;
+use super::replaced;
 use crate::{Departure, EvictError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceId};
 use alloc::vec::Vec;
-use legato_base::{PAGE_SHIFT, PAGE_SIZE};
+use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::Pid;
 
 /// Between two looks at what else may have happened.
 const LOOK_AGAIN: Timespec = Timespec {
@@ -47,6 +48,9 @@ impl Part {
         self.range.count << PAGE_SHIFT
     }
 }
+
+/// A range that is taken, and where it is put.
+type Move = (PageRange, PageNumber);
 
 impl LinuxKernel {
     /// As `move_out_runs`, for pages that cannot be moved. Of the first run at least one page is
@@ -96,7 +100,7 @@ impl LinuxKernel {
         let filled = self.fill_parts(runs, &protected, (read >> PAGE_SHIFT) as u32);
         dropper.finish();
         if !filled.is_empty() {
-            self.drop_parts(dropper, runs, &filled);
+            self.take_parts(dropper, runs, &filled, &protected);
         }
     }
 
@@ -160,118 +164,154 @@ impl LinuxKernel {
         })
     }
 
-    /// Drops parts whose content is in frames, and says which are gone.
-    fn drop_parts(&mut self, dropper: &Dropper, runs: &mut [Departure], parts: &[Part]) {
+    /// Takes parts away whose content is in frames, and says which are gone.
+    fn take_parts(
+        &mut self,
+        dropper: &Dropper,
+        runs: &mut [Departure],
+        parts: &[Part],
+        protected: &[Part],
+    ) {
         let ranges = ranges_of(parts);
-        let (dropped, unannounced) = self.drop_ranges(dropper, &ranges);
-        // Before anything more is read: until then whoever unmaps waits, and puts nothing new in
-        // the place of what was unmapped.
-        let standing = self.stands(&ranges);
-        // When nothing is changing any more, every change so far has been read.
-        self.settle(ranges[0]);
-        if let Some(standing) = standing {
-            let begun = dropped.ranges + usize::from(dropped.error.is_some());
-            self.damaged = standing.first_replaced(&self.backlog, &ranges[..begun]);
+        let Some(area) = self.layout.area(self.area) else {
+            return self.give_up(runs, parts);
+        };
+        let mut moves = moves_into(area, &ranges);
+        let taken = self.take_ranges(dropper, &moves, area);
+        let count = taken.ranges;
+        let next = moves.get(count).copied();
+        moves.truncate(count);
+        // Whatever replaced one of them has an announcement that is not followed.
+        if self.is_changing(ranges[0]) || replaced::any_vacated(&self.backlog, &ranges) {
+            let new = self.first_new(&moves);
+            // When nothing is changing any more, every change so far has been read.
+            self.settle(ranges[0]);
+            let mut rest = ranges_of(protected);
+            rest.retain(|range| !ranges[..count].contains(range));
+            self.damaged =
+                new.or_else(|| replaced::first_unclear(&self.backlog, &ranges[..count], &rest));
+        }
+        self.clear(area, &moves);
+        // Its place may have been unmapped for nothing.
+        if taken.error.is_some_and(|error| error != Errno::AGAIN)
+            && let Some(next) = next
+        {
+            self.mend(area, next);
         }
         for (index, part) in parts.iter().enumerate() {
-            let failed = index == dropped.ranges && dropped.error.is_some();
-            // ENOMEM: a part of the range is no longer mapped, which is announced too; all that
-            // is mapped was dropped.
-            if index < dropped.ranges || failed && dropped.error == Some(Errno::NOMEM) {
+            if index < count {
                 runs[part.run].moved = part.pages();
                 continue;
             }
             self.drop_frames(part.frame, part.pages());
-            let gone = unannounced.missing_from(part.range);
-            if failed {
-                // Locked, and so not announced either. Otherwise the mapping was split at this
-                // very moment: what was dropped by whom is not known, and must not pass unseen.
+            if index == count {
                 let more = part.pages() - 1;
-                runs[part.run].error = Some(EvictError::Locked { more });
-                self.damaged = self.damaged.or(gone.first().map(|first| first.start));
-            } else {
-                // Stopped before this part: what was announced of it the program has dropped.
-                gone.into_iter().for_each(|range| self.removed(range));
+                runs[part.run].error = taken.error.map(|error| match error {
+                    Errno::INVAL => EvictError::Locked { more },
+                    // It is changing, or not one mapping any more.
+                    Errno::AGAIN | Errno::FAULT => EvictError::Again,
+                    _ => EvictError::Fixed,
+                });
             }
         }
     }
 
-    /// Lets the task drop the ranges. Returns how far it got, and of what no dropping was
-    /// announced.
-    fn drop_ranges(&mut self, dropper: &Dropper, ranges: &[PageRange]) -> (Dropped, RangeSet) {
-        // The kernel announces mapping by mapping; a page that is announced twice was dropped by
-        // the program too.
-        let mut unannounced = RangeSet::default();
-        for &range in ranges {
-            unannounced.insert(range);
-        }
-        dropper.drop_pages(ranges);
-        let dropped = loop {
-            // One message at a time, and none without need: a thread that is let go on may put
-            // new memory where the old was.
-            let patience = if unannounced.is_empty() {
-                LOOK_AGAIN
-            } else {
-                Timespec::default()
-            };
-            if let Some(dropped) = dropper.dropped(patience) {
-                break dropped;
+    /// Lets the task take the ranges. What is announced meanwhile is kept for the next `read`.
+    fn take_ranges(&mut self, dropper: &Dropper, moves: &[Move], area: PageRange) -> Taken {
+        let ranges: Vec<PageRange> = moves.iter().map(|(range, _)| *range).collect();
+        dropper.take(&ranges, area.start);
+        let mut announced = 0;
+        let mut patience = Timespec::default();
+        loop {
+            if let Some(taken) = dropper.taken(patience) {
+                return taken;
             }
-            if let Some(message) = self.next_message(dropper)
-                && !self.stow(message, ranges, &mut unannounced)
+            let is_last = announced == moves.len();
+            let Some(message) = self.next_message(dropper, is_last) else {
+                // There is only the end to wait for.
+                if is_last {
+                    patience = LOOK_AGAIN;
+                }
+                continue;
+            };
+            if matches!(message, Message::Remapped { from, to, .. } if moves.contains(&(from, to)))
             {
+                announced += 1;
+                continue;
+            }
+            if message.is_change() {
                 // Something else is changing: what comes next may not be what it was.
                 dropper.stop();
             }
-        };
-        (dropped, unannounced)
+            self.backlog.push((SpaceId::OWN, message));
+        }
     }
 
-    /// Waits a moment for a message, and for the end of the dropping.
-    fn next_message(&self, dropper: &Dropper) -> Option<Message> {
+    /// Looks for a message and for the end of the taking; unless it `is_last`, waits a moment for one.
+    fn next_message(&self, dropper: &Dropper, is_last: bool) -> Option<Message> {
         for _ in 0..LOOKS {
             let message = self.own.context.read_one();
-            if message.is_some() || !dropper.is_dropping() {
+            if message.is_some() || !dropper.is_taking() {
                 return message;
             }
         }
-        if self.wait_for_message() {
+        if !is_last && self.wait_for_message() {
             self.own.context.read_one()
         } else {
             None
         }
     }
 
-    /// Keeps a message for the next `read`, but for the part that announces the agent's own
-    /// dropping of one of the ranges. False if the address space is changing otherwise.
-    fn stow(&mut self, message: Message, ranges: &[PageRange], unannounced: &mut RangeSet) -> bool {
-        if let Message::Removed {
-            range: removed,
-            unmapped: false,
-        } = message
-        {
-            let inside =
-                |range: &PageRange| removed.start >= range.start && removed.end() <= range.end();
-            if ranges.iter().any(inside) {
-                let twice = unannounced.missing_from(removed);
-                let own = twice.is_empty();
-                twice.into_iter().for_each(|range| self.removed(range));
-                unannounced.remove(removed);
-                return own;
-            }
-        }
-        let harmless = matches!(message, Message::Fault { .. });
-        self.backlog.push((SpaceId::OWN, message));
-        harmless
+    /// The first page that was taken and is not what the agent had protected: its protection would
+    /// have gone along with it. All of a range is, if that cannot be seen.
+    fn first_new(&self, moves: &[Move]) -> Option<PageNumber> {
+        moves.iter().find_map(|&(range, place)| {
+            let landed = PageRange::new(place, range.count);
+            let new = match self.residency.unprotected_in(landed) {
+                Ok(pages) => *pages.first()?,
+                Err(_) => place,
+            };
+            Some(range.start.plus(new.0 - place.0))
+        })
     }
 
-    /// The program has dropped a range.
-    fn removed(&mut self, range: PageRange) {
-        let removed = Message::Removed {
-            range,
-            unmapped: false,
+    /// Nothing of the parts leaves.
+    fn give_up(&mut self, runs: &mut [Departure], parts: &[Part]) {
+        for part in parts {
+            self.drop_frames(part.frame, part.pages());
+        }
+        fail_all(runs, EvictError::Fixed);
+    }
+
+    /// Throws away what was taken. Where that cannot be, the area is given up.
+    fn clear(&mut self, area: PageRange, moves: &[Move]) {
+        let count = moves.iter().map(|(range, _)| range.count).sum();
+        if count == 0 {
+            return;
+        }
+        let used = PageRange::new(area.start, count);
+        let (start, length) = (used.start.address(), used.count << PAGE_SHIFT);
+        // Unregistered, so that unmapping is not announced: nobody would read of it.
+        // SAFETY: the area is the agent's, and the content of what is in it is in frames.
+        let cleared = unsafe {
+            let unregistered = self.own.context.unregister(start, length);
+            unregistered.and_then(|()| self.layout.clear_area(used))
         };
-        self.backlog.push((SpaceId::OWN, removed));
+        if cleared.is_err() {
+            self.area += 1;
+        }
+    }
+
+    /// Before Linux 6.17 `mremap` unmaps the place where a range is to go before it finds that it
+    /// cannot move the range. What the program has mapped there since stays, and the area is given up.
+    fn mend(&mut self, area: PageRange, (range, place): Move) {
+        // It fails where nothing was unmapped, too.
+        let _ = self.layout.fill_area(PageRange::new(place, range.count));
+        let maps = self.residency.maps().unwrap_or_default();
+        let is_whole = |mapping: PageRange| mapping.common(area) == Some(area);
+        if !maps.lines().filter_map(mapping_of).any(is_whole) {
+            self.area += 1;
+        }
     }
 
     /// Ends the write protection of a range. While the address space is changing that is refused,
@@ -305,23 +345,17 @@ impl LinuxKernel {
         )];
         matches!(rustix::event::poll(&mut polled, Some(&LOOK_AGAIN)), Ok(ready) if ready > 0)
     }
+}
 
-    /// What stands where ranges were dropped, unless nothing can have taken their place: then
-    /// nothing of them was unmapped, or the program has one thread, which cannot do that and write
-    /// to new memory at the same time.
-    fn stands(&self, ranges: &[PageRange]) -> Option<Standing> {
-        let first = ranges.first()?;
-        let changing =
-            self.is_changing(*first) || super::replaced::any_unmapped(&self.backlog, ranges);
-        if !changing || self.residency.program_threads(self.program) <= 1 {
-            return None;
-        }
-        let smaps = self.residency.smaps();
-        let program = Pid::from_raw(self.program)?;
-        let threads = threads_of(program).into_iter();
-        let calls = threads.filter_map(|thread| thread_file(program, thread, "syscall"));
-        Some(Standing::of(smaps, calls, ranges))
+/// Ranges that go into an area, one after the other.
+fn moves_into(area: PageRange, ranges: &[PageRange]) -> Vec<Move> {
+    let mut place = area.start;
+    let mut moves = Vec::new();
+    for &range in ranges {
+        moves.push((range, place));
+        place = place.plus(range.count);
     }
+    moves
 }
 
 fn fail_all(runs: &mut [Departure], error: EvictError) {
@@ -335,7 +369,7 @@ fn ranges_of(parts: &[Part]) -> Vec<PageRange> {
 }
 
 /// The first part of each run, as far as the bounce pages go. A part lies in one mapping:
-/// `madvise` fails half way where one mapping is locked and its neighbour is not.
+/// `mremap` takes no more (EFAULT).
 fn parts_of(maps: &str, runs: &[Departure]) -> Vec<Part> {
     let mappings: Vec<PageRange> = maps.lines().filter_map(mapping_of).collect();
     let mut room = u64::from(Layout::bounce_pages());

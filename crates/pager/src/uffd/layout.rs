@@ -31,6 +31,9 @@ const ZERO_PAGES: u32 = 64;
 /// Pages that are copied on their way out at a time: as many as the pager evicts in one batch.
 const BOUNCE_PAGES: u64 = 128;
 
+/// Of an area where they are put when they are taken away, with a page between two.
+const AREA_PAGES: u64 = BOUNCE_PAGES + 1;
+
 /// Where the parts are.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -141,6 +144,33 @@ impl Layout {
         BOUNCE_PAGES as u32
     }
 
+    /// An area for as many pages as the bounce pages. Nothing is accessible there, and no area is used
+    /// for anything else. None after the last.
+    pub(super) const fn area(&self, index: u32) -> Option<PageRange> {
+        let start = self.end + index as u64 * AREA_PAGES * PAGE_SIZE as u64;
+        let area = PageRange::new(PageNumber::containing(start), AREA_PAGES);
+        if area.end().address() <= self.base + HEAP_OFFSET {
+            Some(area)
+        } else {
+            None
+        }
+    }
+
+    /// Makes a part of an area again what it was, whatever is there.
+    ///
+    /// # Safety
+    /// What is there must be the agent's, and registered nowhere.
+    pub(super) unsafe fn clear_area(&self, range: PageRange) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { reserve_at(range, MapFlags::FIXED) }
+    }
+
+    /// Reserves a part of an area again, unless something is there.
+    pub(super) fn fill_area(&self, range: PageRange) -> Result<(), Errno> {
+        // SAFETY: nothing is replaced.
+        unsafe { reserve_at(range, MapFlags::FIXED_NOREPLACE) }
+    }
+
     /// Makes the stack of the task that drops pages usable, and returns its top.
     pub(super) fn open_dropper_stack(&self) -> Result<u64, Errno> {
         let start = self.base + DROPPER_STACK_OFFSET;
@@ -193,6 +223,20 @@ impl Layout {
     /// Pages that fit in the trash.
     pub(super) const fn trash_pages() -> u32 {
         TRASH_PAGES as u32
+    }
+}
+
+/// # Safety
+/// What is replaced must be the agent's.
+unsafe fn reserve_at(range: PageRange, how: MapFlags) -> Result<(), Errno> {
+    let start = range.start.address() as *mut _;
+    let length = (range.count as usize) << legato_base::PAGE_SHIFT;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | how;
+    // SAFETY: the caller's promise.
+    unsafe {
+        rustix::mm::mmap_anonymous(start, length, ProtFlags::empty(), flags)?;
+        rustix::mm::madvise(start, length, Advice::LinuxDontFork)?;
+        rustix::mm::madvise(start, length, Advice::LinuxDontDump)
     }
 }
 

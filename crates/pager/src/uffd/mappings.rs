@@ -20,11 +20,6 @@ impl Flags<'_> {
     pub(super) fn has(self, flag: &str) -> bool {
         self.0.split_ascii_whitespace().any(|other| other == flag)
     }
-
-    /// Registered with a userfaultfd for missing pages.
-    pub(super) fn are_registered(self) -> bool {
-        self.has("um")
-    }
 }
 
 /// Finds the mappings and their flags in the lines of a smaps file.
@@ -61,7 +56,7 @@ mod tests {
         assert!(reader.line("Size:                  8 kB").is_none());
         let (range, flags) = reader.line("VmFlags: rd xum wf").unwrap();
         assert_eq!(range, PageRange::new(PageNumber(1), 2));
-        assert!(flags.has("wf") && !flags.has("f") && !flags.are_registered());
+        assert!(flags.has("wf") && !flags.has("f"));
         assert!(reader.line("VmFlags: um").is_none());
     }
 }

@@ -81,11 +81,6 @@ impl Residency {
         self.text("maps")
     }
 
-    /// The mappings with what the kernel knows of each (proc_pid_smaps(5)).
-    pub(super) fn smaps(&self) -> Option<String> {
-        self.text("smaps")
-    }
-
     /// Shows every line of the mappings with what the kernel knows of each (proc_pid_smaps(5)). None
     /// if they cannot be read. The kernel walks all page tables for it.
     pub(super) fn for_each_line_of_smaps(&self, mut show: impl FnMut(&str)) -> Option<()> {
@@ -171,16 +166,6 @@ impl Residency {
             .is_none_or(|kib| kib > 0)
     }
 
-    /// Threads of the program.
-    pub(super) fn program_threads(&self, program: i32) -> u64 {
-        let path = alloc::format!("/proc/{program}/status");
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::open(path.as_str(), flags, Mode::empty())
-            .ok()
-            .and_then(|status| status_field(&status, "Threads:"))
-            .unwrap_or(u64::MAX)
-    }
-
     /// The pages of a range that have content, in memory or in swap.
     pub(super) fn pages_in(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
         if self.can_scan {
@@ -188,6 +173,15 @@ impl Residency {
         }
         let somewhere = abi::PAGEMAP_PRESENT | abi::PAGEMAP_SWAPPED;
         self.read_entries(range, |entry| entry & somewhere != 0)
+    }
+
+    /// The pages of a range that have content and are not write-protected by userfaultfd; before
+    /// Linux 5.13 all that have content.
+    pub(super) fn unprotected_in(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
+        let somewhere = abi::PAGEMAP_PRESENT | abi::PAGEMAP_SWAPPED;
+        self.read_entries(range, |entry| {
+            entry & somewhere != 0 && entry & abi::PAGEMAP_PROTECTED == 0
+        })
     }
 
     /// As [`Self::pages_in`], of the beginning of a range: some thousand pages at most. Returns where it

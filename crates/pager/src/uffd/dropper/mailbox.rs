@@ -1,4 +1,4 @@
-//! What the agent and the task that drops share, and who may do what when.
+//! What the agent and the task that takes pages share, and who may do what when.
 //!
 //! The agent posts one piece of work at a time and the task does it. What a piece of work needs is
 //! written before the state names it, and its result before the state says that it is done. Work
@@ -7,7 +7,7 @@
 use super::words::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, RANGES_MAX, wait, wake};
 use crate::PageRange;
 use core::sync::atomic::Ordering;
-use legato_base::PAGE_SHIFT;
+use legato_base::{PAGE_SHIFT, PageNumber};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 
@@ -18,8 +18,8 @@ const POPULATE: u32 = 2;
 const ANSWERED: u32 = 3;
 /// The agent does not wait for that any more.
 const CANCELLED: u32 = 4;
-const DROP: u32 = 5;
-const DROP_DONE: u32 = 6;
+const TAKE: u32 = 5;
+const TAKE_DONE: u32 = 6;
 
 /// A range as its start and its length in bytes.
 pub(super) type Range = [u64; 2];
@@ -32,8 +32,8 @@ pub(super) trait Work {
     /// Makes all pages of a range this process's alone.
     fn populate(&self, range: Range) -> Result<(), Errno>;
 
-    /// Drops a range whole.
-    fn drop_range(&self, range: Range) -> Result<(), Errno>;
+    /// Moves a range with its pages, whole, to an address, and leaves it empty.
+    fn take_range(&self, range: Range, to: u64) -> Result<(), Errno>;
 }
 
 #[derive(Debug)]
@@ -44,15 +44,17 @@ pub(in crate::uffd) struct Mailbox {
     ranges: [(AtomicU64, AtomicU64); RANGES_MAX],
     /// The agent wants no further range dropped.
     stop: AtomicBool,
-    /// Ranges dropped.
+    /// Where what is taken is put, one range after the other.
+    area: AtomicU64,
+    /// Ranges taken.
     done: AtomicU32,
-    /// Bytes read, or 0 when populated or dropped, or a negative errno.
+    /// Bytes read, or 0 when populated or taken, or a negative errno.
     result: AtomicI64,
 }
 
-/// How far dropping got.
+/// How far taking ranges got.
 #[derive(Debug)]
-pub(in crate::uffd) struct Dropped {
+pub(in crate::uffd) struct Taken {
     /// Ranges that are gone whole.
     pub(in crate::uffd) ranges: usize,
     /// Why not the next; without an error the agent has stopped it.
@@ -67,6 +69,7 @@ impl Mailbox {
             count: AtomicU32::new(0),
             ranges: core::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0))),
             stop: AtomicBool::new(false),
+            area: AtomicU64::new(0),
             done: AtomicU32::new(0),
             result: AtomicI64::new(0),
         }
@@ -114,12 +117,13 @@ impl Mailbox {
         (!given_up).then(|| self.result.load(Ordering::Acquire))
     }
 
-    /// Lets the task drop ranges that it read, one after the other. The agent must go on reading
-    /// its userfaultfd until [`Self::dropped`].
-    pub(in crate::uffd) fn drop_pages(&self, ranges: &[PageRange]) {
+    /// Lets the task take ranges that it read and put them into an area, one after the other. The
+    /// agent must go on reading its userfaultfd until [`Self::taken`].
+    pub(in crate::uffd) fn take(&self, ranges: &[PageRange], area: PageNumber) {
         self.stop.store(false, Ordering::Relaxed);
+        self.area.store(area.address(), Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
-        self.post(DROP, ranges);
+        self.post(TAKE, ranges);
     }
 
     /// Lets the task begin no further range.
@@ -127,24 +131,23 @@ impl Mailbox {
         self.stop.store(true, Ordering::Release);
     }
 
-    pub(in crate::uffd) fn is_dropping(&self) -> bool {
-        self.state.load(Ordering::Acquire) == DROP
+    pub(in crate::uffd) fn is_taking(&self) -> bool {
+        self.state.load(Ordering::Acquire) == TAKE
     }
 
     /// Did it end, and how? Waits for up to `patience`.
-    pub(in crate::uffd) fn dropped(&self, patience: Timespec) -> Option<Dropped> {
+    pub(in crate::uffd) fn taken(&self, patience: Timespec) -> Option<Taken> {
         let state = &self.state;
-        if state.load(Ordering::Acquire) == DROP && patience != Timespec::default() {
-            wait(state, DROP, Some(&patience));
+        if state.load(Ordering::Acquire) == TAKE && patience != Timespec::default() {
+            wait(state, TAKE, Some(&patience));
         }
-        if state.load(Ordering::Acquire) == DROP {
+        if state.load(Ordering::Acquire) == TAKE {
             return None;
         }
-        let result = self.result.load(Ordering::Acquire);
+        let error = error_of(self.result.load(Ordering::Acquire));
         let ranges = self.done.load(Ordering::Acquire) as usize;
         self.finish();
-        let error = error_of(result);
-        Some(Dropped { ranges, error })
+        Some(Taken { ranges, error })
     }
 
     /// Nothing more is to be done with what was read.
@@ -174,10 +177,10 @@ impl Mailbox {
         match state {
             READ => self.answer(READ, work.read(self.ranges())),
             POPULATE => self.answer(POPULATE, self.populate_ranges(work)),
-            DROP => {
-                let result = self.drop_ranges(work);
+            TAKE => {
+                let result = self.take_ranges(work);
                 self.result.store(result, Ordering::Release);
-                change(&self.state, DROP_DONE);
+                change(&self.state, TAKE_DONE);
             }
             // Given up before it was begun.
             CANCELLED => self.state.store(IDLE, Ordering::Release),
@@ -206,15 +209,17 @@ impl Mailbox {
         }
     }
 
-    /// Drops range after range. Returns 0 or a negative errno.
-    fn drop_ranges(&self, work: &impl Work) -> i64 {
+    /// Takes range after range. Returns 0 or a negative errno.
+    fn take_ranges(&self, work: &impl Work) -> i64 {
+        let mut to = self.area.load(Ordering::Relaxed);
         for range in self.ranges() {
             if self.stop.load(Ordering::Acquire) {
                 break;
             }
-            if let Err(error) = work.drop_range(range) {
+            if let Err(error) = work.take_range(range, to) {
                 return -i64::from(error.raw_os_error());
             }
+            to += range[1];
             self.done.fetch_add(1, Ordering::Release);
         }
         0

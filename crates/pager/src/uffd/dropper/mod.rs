@@ -1,23 +1,25 @@
-//! The task that reads pages which are about to leave by being copied, and drops them; and makes pages
-//! the process's alone that are about to be moved.
+//! The task that reads pages which are about to leave by being copied, and takes them away; and makes
+//! pages the process's alone that are about to be moved.
 //!
-//! All of it may wait for the agent, so the agent cannot do it: `madvise` announces itself through
+//! All of it may wait for the agent, so the agent cannot do it: `mremap` announces itself through
 //! the userfaultfd and waits until that is read, and touching a page that was dropped or moved away
 //! meanwhile faults. The task is a thread of the agent; it has nothing but its stack, and uses no heap.
 
 mod mailbox;
 mod words;
 
-pub(super) use mailbox::Dropped;
+pub(super) use mailbox::Taken;
 
+use super::context::is_changing;
 use super::system_call::system_call;
-use super::{Layout, transfer};
+use super::{Layout, Userfaultfd, transfer};
 use alloc::boxed::Box;
 use core::ffi::c_void;
 use mailbox::{Mailbox, Range, Work};
 use rustix::event::Timespec;
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
-use rustix::mm::Advice;
+use rustix::mm::{Advice, MlockFlags, MremapFlags};
 use words::RANGES_MAX;
 
 /// Reading or copying 128 pages takes some 50 us; longer than this it takes only when one is missing, or
@@ -41,6 +43,8 @@ pub type StartTask = unsafe fn(u64, TaskMain, *mut c_void) -> Result<(), Errno>;
 struct Task {
     mailbox: Mailbox,
     process: i32,
+    /// The agent's userfaultfd.
+    context: RawFd,
     bounce: u64,
 }
 
@@ -55,19 +59,21 @@ impl Dropper {
     pub(super) fn running<'a>(
         this: &'a mut Option<Self>,
         layout: &Layout,
+        context: &Userfaultfd,
         start_task: StartTask,
     ) -> Option<&'a Self> {
         if this.is_none() {
-            *this = Self::start(layout, start_task).ok();
+            *this = Self::start(layout, context, start_task).ok();
         }
         this.as_ref()
     }
 
-    fn start(layout: &Layout, start_task: StartTask) -> Result<Self, Errno> {
+    fn start(layout: &Layout, context: &Userfaultfd, start_task: StartTask) -> Result<Self, Errno> {
         let stack_top = layout.open_dropper_stack()?;
         let task: &'static Task = Box::leak(Box::new(Task {
             mailbox: Mailbox::new(),
             process: rustix::process::getpid().as_raw_nonzero().get(),
+            context: context.fd().as_raw_fd(),
             bounce: layout.bounce(),
         }));
         let argument = core::ptr::from_ref(task).cast_mut().cast();
@@ -129,10 +135,42 @@ impl Work for Task {
         transfer::populate(start, length)
     }
 
-    fn drop_range(&self, [start, length]: Range) -> Result<(), Errno> {
-        // SAFETY: the agent has the pages' content, and their threads wait for it.
-        unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxDontNeed) }
+    /// In one step under the lock of the address space, and announced only afterwards: what is not
+    /// the agent's to take can be told by what has come along, and nothing of it is destroyed.
+    fn take_range(&self, [start, length]: Range, to: u64) -> Result<(), Errno> {
+        // What is locked stays, and `mremap` would unlock it.
+        refuse_locked(start, length)?;
+        // SAFETY: the agent keeps it open as long as it has work for this task.
+        let context = unsafe { BorrowedFd::borrow_raw(self.context) };
+        // Otherwise something else may have come there, or is about to.
+        if is_changing(context) {
+            return Err(Errno::AGAIN);
+        }
+        let bytes = length as usize;
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: the agent has the pages' content, and their threads wait for it; the area is the
+        // agent's, and nothing is in it.
+        unsafe { rustix::mm::mremap_fixed(start as *mut _, bytes, bytes, flags, to as *mut _) }?;
+        if refuse_locked(to, length) == Err(Errno::INVAL) {
+            // It was locked in between.
+            // SAFETY: locking changes no content, and with ONFAULT waits for no page. Where it fails
+            // the mapping is gone.
+            let _ = unsafe { rustix::mm::mlock_with(start as *mut _, bytes, MlockFlags::ONFAULT) };
+        }
+        Ok(())
     }
+}
+
+/// EINVAL if anything of a range is locked (`can_madv_lru_vma` in mm/madvise.c), EFAULT if not all of
+/// it is mapped. The kernel reclaims first what was asked about, and nothing else of it changes.
+fn refuse_locked(start: u64, length: u64) -> Result<(), Errno> {
+    // SAFETY: no content changes.
+    let asked = unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxCold) };
+    asked.map_err(|error| match error {
+        // As `mremap` says it.
+        Errno::NOMEM => Errno::FAULT,
+        error => error,
+    })
 }
 
 #[cfg(test)]

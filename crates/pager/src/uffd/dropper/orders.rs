@@ -6,7 +6,7 @@ use core::cell::Cell;
 use legato_base::PageNumber;
 use loom::sync::Arc;
 use loom::thread;
-use mailbox::{Dropped, Mailbox, Range, Work};
+use mailbox::{Mailbox, Range, Taken, Work};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use std::panic::catch_unwind;
@@ -103,8 +103,10 @@ mod words {
 
 const FIRST: u64 = 1;
 const LAST: u64 = 2;
-/// The task saw work without its ranges, and dropped nothing.
-const STALE: &str = "failed: dropped\n  left: (0, None)\n right: (1, None)";
+/// Where it is put.
+const AREA: PageNumber = PageNumber(1 << 20);
+/// The task saw work without its ranges, and took nothing.
+const STALE: &str = "failed: taken\n  left: (0, None)\n right: (1, None)";
 const PATIENCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 1,
@@ -115,7 +117,7 @@ fn range(number: u64) -> PageRange {
     PageRange::new(PageNumber(number), number)
 }
 
-/// A task that has nothing to read or drop, and looks at what it is asked to.
+/// A task that has nothing to read or take, and looks at what it is asked to.
 #[derive(Default)]
 struct Task {
     is_over: Cell<bool>,
@@ -131,25 +133,26 @@ impl Work for Task {
         Err(Errno::NOMEM)
     }
 
-    fn drop_range(&self, [start, length]: Range) -> Result<(), Errno> {
+    fn take_range(&self, [start, length]: Range, to: u64) -> Result<(), Errno> {
         assert_eq!(start, length, "half of a range");
+        assert_eq!(to, AREA.address(), "another area");
         self.is_over.set(start == range(LAST).start.address());
         Ok(())
     }
 }
 
-fn dropped(mailbox: &Mailbox) -> Dropped {
+fn taken(mailbox: &Mailbox) -> Taken {
     loop {
-        if let Some(dropped) = mailbox.dropped(PATIENCE) {
-            return dropped;
+        if let Some(taken) = mailbox.taken(PATIENCE) {
+            return taken;
         }
     }
 }
 
-fn drop_whole(mailbox: &Mailbox, number: u64) {
-    mailbox.drop_pages(&[range(number)]);
-    let Dropped { ranges, error } = dropped(mailbox);
-    assert_eq!((ranges, error), (1, None), "dropped");
+fn take_whole(mailbox: &Mailbox, number: u64) {
+    mailbox.take(&[range(number)], AREA);
+    let Taken { ranges, error } = taken(mailbox);
+    assert_eq!((ranges, error), (1, None), "taken");
 }
 
 fn until_idle(mailbox: &Mailbox) {
@@ -158,13 +161,13 @@ fn until_idle(mailbox: &Mailbox) {
     }
 }
 
-/// A range is read, and dropped if that was in time; then the mailbox is used for another.
+/// A range is read, and taken if that was in time; then the mailbox is used for another.
 fn evicted(mailbox: &Mailbox) {
     match mailbox.read(&[range(FIRST)], PATIENCE) {
         Some(bytes) => {
             assert_eq!(bytes, range(FIRST).start.address(), "read");
             mailbox.finish();
-            drop_whole(mailbox, FIRST);
+            take_whole(mailbox, FIRST);
         }
         None => until_idle(mailbox),
     }
@@ -178,7 +181,7 @@ fn populated(mailbox: &Mailbox) {
     }
 }
 
-/// The agent does something with a task that serves it, and then drops the last range.
+/// The agent does something with a task that serves it, and then takes the last range.
 fn beside_a_task(agent: fn(&Mailbox)) {
     let mailbox = Arc::new(Mailbox::new());
     let task = {
@@ -191,7 +194,7 @@ fn beside_a_task(agent: fn(&Mailbox)) {
         })
     };
     agent(&mailbox);
-    drop_whole(&mailbox, LAST);
+    take_whole(&mailbox, LAST);
     task.join().unwrap();
 }
 

@@ -78,6 +78,8 @@ pub(super) struct LinuxKernel {
     unwatched: Vec<(SpaceId, PageRange)>,
     /// Memory that may have been dropped without being the agent's to drop.
     pub(super) damaged: Option<PageNumber>,
+    /// Which area of the layout takes pages that leave by being copied.
+    pub(super) area: u32,
     /// Somebody touches a lost page, and the kernel has no way to say so.
     lost_touched: Option<SpacePage>,
     /// The program forked, and what its child does not get could not be read.
@@ -158,6 +160,7 @@ impl LinuxKernel {
             protected: Vec::new(),
             unwatched: Vec::new(),
             damaged: None,
+            area: 0,
             lost_touched: None,
             unreadable: false,
             unclear_fork: false,

@@ -12,7 +12,8 @@ use rustix::io::Errno;
 impl LinuxKernel {
     /// The task that drops pages, if there can be one. The caller puts it back.
     pub(in crate::uffd) fn take_dropper(&mut self) -> Option<Dropper> {
-        Dropper::running(&mut self.dropper, &self.layout, self.start_task)?;
+        let context = &self.own.context;
+        Dropper::running(&mut self.dropper, &self.layout, context, self.start_task)?;
         self.dropper.take()
     }
 
@@ -79,7 +80,7 @@ impl LinuxKernel {
             ..
         } = self;
         let unshare = |first, count| {
-            let dropper = Dropper::running(dropper, layout, *start_task);
+            let dropper = Dropper::running(dropper, layout, &own.context, *start_task);
             unshare(&own.context, dropper.ok_or(Errno::NOMEM)?, first, count)
         };
         let to = layout.frame(frame.0);

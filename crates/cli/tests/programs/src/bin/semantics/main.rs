@@ -16,6 +16,7 @@ mod forked;
 mod forks;
 mod ground;
 mod outside;
+mod overlaid;
 mod process;
 mod protection;
 mod ranges;
@@ -50,6 +51,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         ranges::CASES,
         forks::CASES,
         spawn::CASES,
+        overlaid::CASES,
         process::CASES,
         threads::CASES,
         rights::CASES,
