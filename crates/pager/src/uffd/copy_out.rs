@@ -183,13 +183,14 @@ impl LinuxKernel {
         moves.truncate(count);
         // Whatever replaced one of them has an announcement that is not followed.
         if self.is_changing(ranges[0]) || replaced::any_vacated(&self.backlog, &ranges) {
-            let new = self.first_new(&moves);
+            // What is not reported yet stays: several batches may leave in one turn.
+            let damaged = self.damaged.or_else(|| self.first_new(&moves));
             // When nothing is changing any more, every change so far has been read.
             self.settle(ranges[0]);
             let mut rest = ranges_of(protected);
             rest.retain(|range| !ranges[..count].contains(range));
             self.damaged =
-                new.or_else(|| replaced::first_unclear(&self.backlog, &ranges[..count], &rest));
+                damaged.or_else(|| replaced::first_unclear(&self.backlog, &ranges[..count], &rest));
         }
         self.clear(area, &moves);
         // Its place may have been unmapped for nothing.
