@@ -5,7 +5,7 @@
 //! as they leave the program, once a task of Legato's runs in its address space.
 
 use super::kept::Kept;
-use super::write_back::WRITES_IN_FLIGHT_MAX;
+use super::write_back::FEW_QUEUED;
 use super::{Fault, Pager};
 use crate::entry::{Location, PageEntry, SlotRef};
 use crate::frames::FrameState;
@@ -19,9 +19,6 @@ use legato_base::{Duration, PAGE_SIZE, Time};
 /// in it is beyond the pager's reach until then. Most children run another program or end within
 /// this; and if nothing can be put into a child, it must not wait for ever.
 const GIVEN_MAX: u64 = 256;
-
-/// While fewer frames wait to be written, twice what is written at a time, kept pages may have a victim's.
-const FEW_QUEUED: u32 = 2 * WRITES_IN_FLIGHT_MAX;
 
 /// Forked children without a program of their own.
 #[derive(Debug, Default)]

@@ -3,6 +3,7 @@
 
 use super::activity::Activity;
 use super::candidates::{Origin, is_candidate};
+use super::write_back::FEW_QUEUED;
 use super::{Pager, PagerFabric};
 use crate::entry::Location;
 use crate::replacement::Queued;
@@ -286,6 +287,12 @@ impl<K: Kernel> Pager<K> {
         let Some(missing) = wanted.checked_sub(ready).filter(|&missing| missing > 0) else {
             return;
         };
+        // A page that forked children share frees nothing until it has left them all, but leaves a copy in a
+        // frame each time.
+        let may_grow = over > 0 && !self.children.alive.is_empty();
+        if may_grow && self.frames.queued() >= FEW_QUEUED {
+            return;
+        }
         let least = if self.kernel.moves_memory(SpaceId::OWN) {
             1
         } else {

@@ -13,7 +13,9 @@ use legato_base::wire::slot::SlotRecord;
 
 /// Writes outstanding at a time. A fetch that is posted behind them waits for them (one queue
 /// pair executes in order), so they are few; and a completion in every 10 us keeps them busy.
-pub(super) const WRITES_IN_FLIGHT_MAX: u32 = 32;
+const WRITES_IN_FLIGHT_MAX: u32 = 32;
+/// More than so many queued frames do not make the writing any faster.
+pub(super) const FEW_QUEUED: u32 = 2 * WRITES_IN_FLIGHT_MAX;
 
 impl<K: Kernel> Pager<K> {
     /// Posts queued write-backs while the window and the slots last.

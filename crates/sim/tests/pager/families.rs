@@ -1,6 +1,6 @@
 //! Processes that share memory through fork, and what each does to its own address space.
 
-use legato_base::{Duration, PageNumber};
+use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_pager::{PageRange, SpaceId};
 use legato_sim::provider::SimNetworkConfig;
 use legato_sim::world::{Attaching, Operation, Outcome, World, WorldConfig};
@@ -276,6 +276,31 @@ fn m14_children_forked_while_pages_are_written_share_what_is_written() {
         written < 2 * on_their_way + later,
         "{written} of {on_their_way} and {later}"
     );
+    for child in children {
+        world.read_all(child, range).unwrap();
+        world.perform(child, Operation::Exit).unwrap();
+    }
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
+/// Lost: the limit. A page that children share frees nothing until it has left all of them, but leaves a
+/// copy each time: so many left at once that all frames were full of them.
+#[test]
+fn m14_pages_that_children_share_leave_no_faster_than_they_are_written() {
+    let (mut world, range) = filled(on_a_slow_network(), 2 * CACHE);
+    let children: Vec<usize> = (0..3)
+        .map(|_| {
+            let (space, child) = fork(&mut world, 0);
+            world.attach(space);
+            child
+        })
+        .collect();
+    for (mark, &child) in (1..).zip(&children) {
+        write_all(&mut world, child, range, mark);
+    }
+    let peak = world.counters().cache_bytes_peak / PAGE_SIZE as u64;
+    assert!(peak < CACHE + CACHE / 4, "{peak} pages were local");
     for child in children {
         world.read_all(child, range).unwrap();
         world.perform(child, Operation::Exit).unwrap();
