@@ -135,17 +135,12 @@ impl SimKernel {
     pub(super) fn report_written(&mut self, page: SpacePage) {
         let (now, number) = (self.now, page.page().0);
         let place = self.space_mut(page.space());
-        let is_followed = place.is_followed(now);
-        // What the agent knows to be registered may have moved since.
-        let is_registered = if is_followed {
-            self.is_registered(page)
-        } else {
-            place.registered.contains(&number)
-        };
-        if !is_registered {
+        if !place.registered.contains(&number) {
             return;
         }
-        if self.happens(WRITTEN_UNSEEN_EVERY) || !is_followed {
+        // What the agent knows to be registered may have moved, or may not be all of it.
+        let is_protected = place.is_followed(now) && self.is_registered(page);
+        if self.happens(WRITTEN_UNSEEN_EVERY) || !is_protected {
             self.space_mut(page.space()).strays.insert(number);
         } else {
             self.written.push(page);
