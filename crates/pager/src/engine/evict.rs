@@ -155,17 +155,12 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         let checksum = self.kernel.frames().page(frame, PageChecksum::of);
-        let record = far
-            .filter(|&slot| self.store.locate(slot).is_some())
-            .and_then(|slot| self.store.extents.record(slot));
-        let clean = record.is_some_and(|record| {
-            record.checksum == checksum && !self.is_being_written(record.version)
-        });
+        let clean = far.is_some_and(|slot| self.is_written(slot, checksum));
         if clean {
             self.counters.pages_clean_dropped += 1;
             self.count_unused(prefetched);
             self.frames.finish(frame, page);
-        } else {
+        } else if !self.share_copy(page, frame, checksum) {
             self.frames.queue(frame, page, checksum);
         }
     }

@@ -5,12 +5,14 @@
 //! `fill` (it enters the program), `evict` (pages leave), `write_back` (they reach a node),
 //! `round` (the loop that all of it is driven by),
 //! `memory` (how much may be here), `space` (the program changes its mappings), `children`
-//! (forked processes), `loss` (a node is gone). `audit` checks the books.
+//! (forked processes), `copies` (what they share is written once), `loss` (a node is gone). `audit` checks
+//! the books.
 
 mod activity;
 mod audit;
 mod candidates;
 mod children;
+mod copies;
 mod evict;
 mod fault;
 mod fetch;

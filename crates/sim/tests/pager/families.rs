@@ -284,6 +284,36 @@ fn m14_children_forked_while_pages_are_written_share_what_is_written() {
     end(world, &[range]);
 }
 
+#[test]
+fn m14_what_parent_and_children_share_is_written_once() {
+    let (mut world, range) = filled(config(), 3 * CACHE);
+    let part = PageRange::new(range.start, CACHE / 2);
+    write_all(&mut world, 0, part, 1);
+    let before = world.counters();
+    let children: Vec<usize> = (0..3)
+        .map(|_| {
+            let (space, child) = fork(&mut world, 0);
+            world.attach(space);
+            child
+        })
+        .collect();
+    let rest = PageRange::new(part.end(), range.count - part.count);
+    for &child in children.iter().chain(&[0]) {
+        world.read_all(child, rest).unwrap();
+    }
+    world.pass(Duration::from_millis(50)).unwrap();
+    let after = world.counters();
+    let written = after.pages_written - before.pages_written;
+    assert!((CACHE / 4..CACHE).contains(&written), "{written} pages");
+    assert!(after.far_pages_current <= range.count);
+    for child in children {
+        world.read_all(child, range).unwrap();
+        world.perform(child, Operation::Exit).unwrap();
+    }
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
 /// Lost: the limit. A page that children share frees nothing until it has left all of them, but leaves a
 /// copy each time: so many left at once that all frames were full of them.
 #[test]
