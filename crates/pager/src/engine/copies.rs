@@ -90,13 +90,4 @@ impl<K: Kernel> Pager<K> {
             Location::Resident | Location::Far | Location::Lost => None,
         }
     }
-
-    /// True if a slot holds this content, and nothing is under way there.
-    pub(super) fn is_written(&self, slot: SlotRef, checksum: PageChecksum) -> bool {
-        let record = self.store.extents.record(slot);
-        self.store.locate(slot).is_some()
-            && record.is_some_and(|record| {
-                record.checksum == checksum && !self.is_being_written(record.version)
-            })
-    }
 }

@@ -146,6 +146,15 @@ impl<K: Kernel> Pager<K> {
         })
     }
 
+    /// True if a slot holds this content, and nothing is under way there.
+    pub(super) fn is_written(&self, slot: SlotRef, checksum: PageChecksum) -> bool {
+        let record = self.store.extents.record(slot);
+        self.store.locate(slot).is_some()
+            && record.is_some_and(|record| {
+                record.checksum == checksum && !self.is_being_written(record.version)
+            })
+    }
+
     /// As [`Self::forget_copy`] when the page is not known any more. Rare: a write that failed
     /// after its page had been touched again.
     fn forget_copies_of_version(&mut self, version: u64) {

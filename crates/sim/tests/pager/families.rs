@@ -48,11 +48,28 @@ fn fork(world: &mut World, thread: usize) -> (SpaceId, usize) {
     (child, world.thread_of(child).unwrap())
 }
 
+/// A child that pages can leave.
+fn fork_attached(world: &mut World) -> usize {
+    let (space, child) = fork(world, 0);
+    world.attach(space);
+    child
+}
+
 fn end(mut world: World, ranges: &[PageRange]) {
     for &range in ranges {
         world.perform(0, Operation::Unmap(range)).unwrap();
     }
     world.finish().unwrap();
+}
+
+/// Parent and children have what they are to have until the end.
+fn end_family(mut world: World, children: impl IntoIterator<Item = usize>, range: PageRange) {
+    for child in children {
+        world.read_all(child, range).unwrap();
+        world.perform(child, Operation::Exit).unwrap();
+    }
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
 }
 
 #[test]
@@ -276,12 +293,7 @@ fn m14_children_forked_while_pages_are_written_share_what_is_written() {
         written < 2 * on_their_way + later,
         "{written} of {on_their_way} and {later}"
     );
-    for child in children {
-        world.read_all(child, range).unwrap();
-        world.perform(child, Operation::Exit).unwrap();
-    }
-    world.read_all(0, range).unwrap();
-    end(world, &[range]);
+    end_family(world, children, range);
 }
 
 #[test]
@@ -290,13 +302,7 @@ fn m14_what_parent_and_children_share_is_written_once() {
     let part = PageRange::new(range.start, CACHE / 2);
     write_all(&mut world, 0, part, 1);
     let before = world.counters();
-    let children: Vec<usize> = (0..3)
-        .map(|_| {
-            let (space, child) = fork(&mut world, 0);
-            world.attach(space);
-            child
-        })
-        .collect();
+    let children = [(); 3].map(|()| fork_attached(&mut world));
     let rest = PageRange::new(part.end(), range.count - part.count);
     for &child in children.iter().chain(&[0]) {
         world.read_all(child, rest).unwrap();
@@ -306,12 +312,7 @@ fn m14_what_parent_and_children_share_is_written_once() {
     let written = after.pages_written - before.pages_written;
     assert!((CACHE / 4..CACHE).contains(&written), "{written} pages");
     assert!(after.far_pages_current <= range.count);
-    for child in children {
-        world.read_all(child, range).unwrap();
-        world.perform(child, Operation::Exit).unwrap();
-    }
-    world.read_all(0, range).unwrap();
-    end(world, &[range]);
+    end_family(world, children, range);
 }
 
 /// Lost: the limit. A page that children share frees nothing until it has left all of them, but leaves a
@@ -319,24 +320,13 @@ fn m14_what_parent_and_children_share_is_written_once() {
 #[test]
 fn m14_pages_that_children_share_leave_no_faster_than_they_are_written() {
     let (mut world, range) = filled(on_a_slow_network(), 2 * CACHE);
-    let children: Vec<usize> = (0..3)
-        .map(|_| {
-            let (space, child) = fork(&mut world, 0);
-            world.attach(space);
-            child
-        })
-        .collect();
+    let children = [(); 3].map(|()| fork_attached(&mut world));
     for (mark, &child) in (1..).zip(&children) {
         write_all(&mut world, child, range, mark);
     }
     let peak = world.counters().cache_bytes_peak / PAGE_SIZE as u64;
     assert!(peak < CACHE + CACHE / 4, "{peak} pages were local");
-    for child in children {
-        world.read_all(child, range).unwrap();
-        world.perform(child, Operation::Exit).unwrap();
-    }
-    world.read_all(0, range).unwrap();
-    end(world, &[range]);
+    end_family(world, children, range);
 }
 
 #[test]
