@@ -337,12 +337,8 @@ impl Kernel for SimKernel {
     }
 
     fn is_registered(&self, page: SpacePage) -> bool {
-        let number = page.page().0;
         let place = self.spaces.get(&page.space());
-        place.is_some_and(|space| match page.space() {
-            SpaceId::OWN => space.armed.contains(page.page()),
-            _ => space.charged.contains(&number),
-        })
+        place.is_some_and(|space| space.in_charge.contains(page.page()))
     }
 
     fn note_dropping(&mut self, space: SpaceId) {

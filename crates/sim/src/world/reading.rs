@@ -174,6 +174,7 @@ impl SimKernel {
         let ignores_removals = self.defect == Some(Defect::RemovalsIgnored);
         let place = self.space_mut(space);
         message.follow_in(&mut place.armed);
+        message.follow_in(&mut place.in_charge);
         match message {
             Message::Fault { page, .. } => incoming.faults.push(SpacePage::new(space, page)),
             Message::Forked { child } => {

@@ -88,6 +88,7 @@ impl Space {
         self.charged.extend(found.keys());
         for range in runs(found.keys(), u64::MAX) {
             self.armed.insert(range);
+            self.in_charge.insert(range);
             let pages = found.range(range.start.0..range.end().0);
             let resident = pages.filter(|&(_, &is_resident)| is_resident);
             into.push(Charge {

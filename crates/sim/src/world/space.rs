@@ -40,6 +40,9 @@ pub(super) struct Space {
     pub(super) order: Order<SpaceId>,
     /// What is registered, as far as what was accepted tells.
     pub(super) armed: RangeSet,
+    /// What the pager is in charge of, as far as what was accepted tells: of what a child inherits nothing
+    /// yet.
+    pub(super) in_charge: RangeSet,
     /// The pager has heard of it.
     pub(super) known: bool,
     /// Faults that the pager has not read, one for each thread.

@@ -2,7 +2,9 @@
 
 use legato_base::{Duration, PageNumber};
 use legato_pager::PageRange;
-use legato_sim::world::{Defect, Failure, FailureKind, Operation, World, WorldConfig};
+use legato_sim::world::{
+    Attaching, Defect, Failure, FailureKind, Operation, Outcome, World, WorldConfig,
+};
 
 const CACHE: u64 = 512;
 const START: u64 = 0x1000;
@@ -79,6 +81,52 @@ fn pages_used_again_after_madv_free_can_leave_from_where_they_move() {
     world.read_all(2, moved).unwrap();
     world.perform(0, Operation::Unmap(moved)).unwrap();
     world.perform(0, Operation::Unmap(rest)).unwrap();
+    world.finish().unwrap();
+}
+
+/// The simulated kernel knew of a move in a child before the pager could have read of it, so that what
+/// was in use again there was nobody's.
+#[test]
+fn pages_of_a_child_are_used_again_where_they_were_until_their_move_is_read() {
+    let mut world = World::new(WorldConfig {
+        cache_pages: CACHE,
+        attaching: Attaching::ByHand,
+        ..WorldConfig::default()
+    })
+    .unwrap();
+    let all = world.map(START, 2 * CACHE).unwrap();
+    world.write_all(all, |page| page).unwrap();
+    let Outcome::Child(space) = world.perform(0, Operation::Fork).unwrap() else {
+        panic!("fork makes a child");
+    };
+    world.attach(space);
+    let child = world.thread_of(space).unwrap();
+    // Until the pager has taken charge of the child's memory.
+    world.read_all(child, all).unwrap();
+    let part = PageRange::new(all.start, CACHE / 8);
+    world.read_all(child, part).unwrap();
+    world.perform(child, Operation::Free(part)).unwrap();
+    for page in (part.start.0..part.end().0).map(PageNumber) {
+        let write = Operation::Write(page, page.0 + (1 << 32));
+        world.perform(child, write).unwrap();
+    }
+    let (from, to) = (part, PageNumber(START * 8));
+    let grow = 0;
+    // Longer than the pager waits before it takes them for used.
+    let late = Duration::from_millis(1500);
+    let remap = Operation::Remap { from, to, grow };
+    world.begin_late(child, remap, late).unwrap();
+    world.wait_for(child).unwrap();
+    // So that what is resident is compared with what is known.
+    let rest = PageRange::new(part.end(), all.count - part.count);
+    for thread in [0, child] {
+        world.read_all(thread, rest).unwrap();
+    }
+    world
+        .read_all(child, PageRange::new(to, part.count))
+        .unwrap();
+    world.perform(child, Operation::Exit).unwrap();
+    world.perform(0, Operation::Unmap(all)).unwrap();
     world.finish().unwrap();
 }
 
