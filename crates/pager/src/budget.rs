@@ -30,7 +30,7 @@ pub struct Budget {
     pub limit: u64,
     /// Kept unused below the limit, for memory that grows unseen.
     pub headroom: u64,
-    /// Free frames that eviction keeps ready for faults.
+    /// Pages that may come before others must leave: eviction keeps so much room for them.
     pub reserve: u64,
 }
 
@@ -66,6 +66,11 @@ impl Budget {
     pub fn frames(&self) -> u32 {
         let frames = (self.cache / 4).clamp(1024, 32_768);
         u32::try_from(frames).unwrap_or(32_768)
+    }
+
+    /// Frames with memory that are kept ready for pages that come.
+    pub const fn frames_ready(&self) -> u64 {
+        self.reserve / 2
     }
 
     /// Victims whose far copy is good and that are kept all the same, as the only sign of which

@@ -255,12 +255,12 @@ pub trait Kernel {
         Departure::one_by_one(self, runs);
     }
 
-    /// True if [`Self::move_in`] takes the frames' memory along. False if it copies: the frames
-    /// keep their memory then.
+    /// True if pages leave this address space with their memory, and can come back with it. False if
+    /// they are copied.
     fn moves_memory(&self, space: SpaceId) -> bool;
 
-    /// Moves `count` frames into an address space and wakes whoever waits there. Returns how many
-    /// moved, and why not the next.
+    /// Moves `count` frames into an address space that memory is moved in, and wakes whoever waits
+    /// there. Returns how many moved, and why not the next.
     fn move_in(
         &mut self,
         frame: FrameIndex,
@@ -268,12 +268,13 @@ pub trait Kernel {
         count: u32,
     ) -> (u32, Result<(), FillError>);
 
-    /// Copies a frame into an address space and wakes whoever waits there. The frame keeps its
-    /// memory.
-    ///
-    /// # Errors
-    /// Then nothing was changed.
-    fn copy_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError>;
+    /// As [`Self::move_in`], into any address space; the frames keep their memory.
+    fn copy_in(
+        &mut self,
+        frame: FrameIndex,
+        page: SpacePage,
+        count: u32,
+    ) -> (u32, Result<(), FillError>);
 
     /// Maps a page of zeros and wakes whoever waits there.
     ///

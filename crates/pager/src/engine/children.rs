@@ -149,7 +149,7 @@ impl<K: Kernel> Pager<K> {
     /// Sends what was kept to the nodes as soon as there are frames for it: kept pages are local
     /// memory that nobody asked for. What a frame holds that is written anyway waits for that.
     pub(super) fn release_kept(&mut self) {
-        while self.frames_for_kept() > self.budget.reserve / 2
+        while self.frames_for_kept() > self.budget.frames_ready() / 2
             && let Some((page, frame)) = self.children.kept.oldest()
             && !self.is_to_be_written(page, frame)
             && let Some(frame) = self.frame_of_kept(page)
@@ -158,7 +158,7 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// Frames that kept pages may have, half of the reserve among them: where little else is to be
+    /// Frames that kept pages may have, half of those that are ready among them: where little else is to be
     /// written, also those of victims whose copy is good.
     fn frames_for_kept(&self) -> u64 {
         let is_quiet = self.frames.queued() < FEW_QUEUED;

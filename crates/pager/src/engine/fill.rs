@@ -1,4 +1,7 @@
-//! Pages enter the program, in batches of neighbours: one MOVE for many pages.
+//! Pages enter the program, in batches of neighbours: one system call for many pages.
+//!
+//! What the program's own memory holds goes back with that memory. All else is copied: moving costs a
+//! flush of the TLBs, and the frame would need new memory, which costs as much as the copy.
 
 use super::candidates::Origin;
 use super::{Pager, PagerEvent};
@@ -26,10 +29,16 @@ impl<K: Kernel> Pager<K> {
         let arrivals = self.arrivals();
         let mut rest = arrivals.as_slice();
         while let Some(first) = rest.first() {
-            let run = run_length(rest);
-            let (moved, result) = self.kernel.move_in(first.frame, first.page, run as u32);
+            let goes_back = |arrival: &Arrival| self.frames.is_foreign(arrival.frame);
+            let goes_back_too = goes_back(first);
+            let run = run_length(rest, |arrival| goes_back(arrival) == goes_back_too) as u32;
+            let (frame, page) = (first.frame, first.page);
+            let (moved, result) = match goes_back_too {
+                true => self.kernel.move_in(frame, page, run),
+                false => self.kernel.copy_in(frame, page, run),
+            };
             for arrival in &rest[..moved as usize] {
-                if self.kernel.moves_memory(arrival.page.space()) {
+                if goes_back_too {
                     self.frames.emptied(arrival.frame);
                 } else {
                     self.local.pages += 1;
@@ -66,7 +75,7 @@ impl<K: Kernel> Pager<K> {
 
     fn handle_fill_error(&mut self, failed: Arrival, error: FillError) {
         match error {
-            FillError::CopyOnly => match self.kernel.copy_in(failed.frame, failed.page) {
+            FillError::CopyOnly => match self.kernel.copy_in(failed.frame, failed.page, 1).1 {
                 Ok(()) => {
                     self.local.pages += 1;
                     self.frames.release(failed.frame);
@@ -145,12 +154,14 @@ impl<K: Kernel> Pager<K> {
     }
 }
 
-/// How many of the first arrivals are neighbours both as pages and as frames.
-fn run_length(arrivals: &[Arrival]) -> usize {
+/// How many of the first arrivals are neighbours both as pages and as frames, and alike.
+fn run_length(arrivals: &[Arrival], is_alike: impl Fn(&Arrival) -> bool) -> usize {
     1 + arrivals
         .windows(2)
         .take_while(|pair| {
-            pair[1].page.follows(pair[0].page) && pair[1].frame.0 == pair[0].frame.0 + 1
+            pair[1].page.follows(pair[0].page)
+                && pair[1].frame.0 == pair[0].frame.0 + 1
+                && is_alike(&pair[1])
         })
         .count()
 }

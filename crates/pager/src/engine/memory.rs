@@ -64,10 +64,11 @@ impl<K: Kernel> Pager<K> {
         self.frames.take_free_run(count)
     }
 
-    /// As [`Self::take_frames`], but leaves half of the reserve for faults.
+    /// As [`Self::take_frames`], but leaves some of the frames, and half of the room, for faults.
     pub(super) fn take_spare_frames(&mut self, count: u32) -> Option<(FrameIndex, u32)> {
-        let spare = u64::from(self.frames.free()).saturating_sub(self.budget.reserve / 2);
-        let count = u64::from(count).min(spare) as u32;
+        let frames = u64::from(self.frames.free()).saturating_sub(self.budget.frames_ready() / 4);
+        let room = self.room().saturating_sub(self.budget.reserve / 2);
+        let count = u64::from(count).min(frames).min(room) as u32;
         if count == 0 {
             None
         } else {
@@ -118,8 +119,7 @@ impl<K: Kernel> Pager<K> {
 
     /// Gives memory to up to `count` empty frames, within the budget.
     fn grow_frames(&mut self, count: u64) {
-        let room = self.budget.target().saturating_sub(self.local.pages);
-        self.add_memory(count.min(room));
+        self.add_memory(count.min(self.room()));
     }
 
     /// Gives memory to up to `count` empty frames.
@@ -170,26 +170,18 @@ impl<K: Kernel> Pager<K> {
         if net.now >= self.local.measure_at || self.stirs() {
             self.measure(net.now);
         }
-        let over = self.local.pages.saturating_sub(self.budget.target());
-        while self.frames_unused() < over + self.budget.reserve && self.victims_to_spare(over) {
-            if !self.reclaim_victim() {
-                break;
-            }
+        let lacking = self.lacking_room();
+        while self.frames_to_spare() < lacking && self.reclaim_victim() {}
+        if self.room() < self.budget.reserve / 2 || self.frames_to_spare() >= self.drop_batch() {
+            self.drop_stale();
+            self.shed_frames(self.surplus_frames());
         }
-        let dropped = if over > 0 || self.frames.stale() >= self.stale_batch() {
-            self.drop_stale()
-        } else {
-            0
-        };
-        let still_over = over.saturating_sub(dropped);
-        self.shed_frames(still_over.min(u64::from(self.frames.free())));
-        // Nothing of a small program ever leaves: it needs no reserve.
+        let over = self.local.pages.saturating_sub(self.budget.target());
+        self.shed_frames(over.min(u64::from(self.frames.free())));
+        // Nothing of a small program ever leaves: it needs no frames.
         if self.candidates.count() > 0 || self.is_pressed() {
-            let missing = self.budget.reserve.saturating_sub(self.frames_unused());
-            // What was dropped is had again as fresh memory, whatever else may have grown.
-            self.add_memory(missing.min(dropped.saturating_sub(over)));
-            let missing = self.budget.reserve.saturating_sub(self.frames_unused());
-            self.grow_frames(missing);
+            let ready = u64::from(self.frames.incoming());
+            self.grow_frames(self.budget.frames_ready().saturating_sub(ready));
         }
         // One fault in each turn, so that whoever holds up the others goes on too.
         self.local.is_receding = false;
@@ -208,19 +200,30 @@ impl<K: Kernel> Pager<K> {
         leaving && self.local.pages > self.budget.limit
     }
 
-    /// Frames that have memory and hold nothing.
-    fn frames_unused(&self) -> u64 {
-        u64::from(self.frames.unused())
+    /// Pages that may come until memory is at its target.
+    const fn room(&self) -> u64 {
+        self.budget.target().saturating_sub(self.local.pages)
     }
 
-    /// Stale frames dropped together: each time costs a flush of the TLBs.
-    fn stale_batch(&self) -> u32 {
-        (self.budget.reserve / 4) as u32
+    /// Pages that must go for the reserve to be whole.
+    const fn lacking_room(&self) -> u64 {
+        (self.local.pages + self.budget.reserve).saturating_sub(self.budget.target())
     }
 
-    /// Victims are kept as long as frames are not short and memory is not over its target.
-    fn victims_to_spare(&self, over: u64) -> bool {
-        over > 0 || self.frames.done() > 0 && self.frames_unused() < self.budget.reserve
+    /// Free frames beyond those that are to be ready.
+    fn surplus_frames(&self) -> u64 {
+        let surplus = u64::from(self.frames.incoming()).saturating_sub(self.budget.frames_ready());
+        surplus.min(u64::from(self.frames.free()))
+    }
+
+    /// Frames whose memory can be dropped.
+    fn frames_to_spare(&self) -> u64 {
+        u64::from(self.frames.stale()) + self.surplus_frames()
+    }
+
+    /// So many are dropped together: each time costs a flush of the TLBs.
+    const fn drop_batch(&self) -> u64 {
+        self.budget.reserve / 4
     }
 
     fn measure(&mut self, now: Time) {
@@ -258,7 +261,8 @@ impl<K: Kernel> Pager<K> {
     fn look_for_more(&mut self, pages: u64, now: Time) {
         let grown = self.local.pages.saturating_sub(self.local.least_since_look);
         let is_early = now < self.local.look_again_at || self.rests();
-        if is_early && grown <= self.budget.headroom / 32 {
+        // As much comes and goes in the use of the reserve.
+        if is_early && grown <= self.budget.headroom / 32 + self.budget.reserve {
             return;
         }
         let before = self.candidates.count();
@@ -280,16 +284,16 @@ impl<K: Kernel> Pager<K> {
         if !self.is_pressed() {
             return;
         }
-        let over = self.local.pages.saturating_sub(self.budget.target());
-        let wanted = over + self.budget.reserve + self.budget.victims_kept();
-        let ready = self.frames_unused()
+        let wanted = self.lacking_room() + self.budget.victims_kept();
+        let ready = self.frames_to_spare()
             + u64::from(self.frames.done() + self.frames.queued() + self.frames.writing());
         let Some(missing) = wanted.checked_sub(ready).filter(|&missing| missing > 0) else {
             return;
         };
         // A page that forked children share frees nothing until it has left them all, but leaves a copy in a
         // frame each time.
-        let may_grow = over > 0 && !self.children.alive.is_empty();
+        let is_over = self.local.pages > self.budget.target();
+        let may_grow = is_over && !self.children.alive.is_empty();
         if may_grow && self.frames.queued() >= FEW_QUEUED {
             return;
         }
@@ -343,8 +347,7 @@ impl<K: Kernel> Pager<K> {
         // Pages that cannot leave now are queued like any others.
         let _ = self.evict_pages(batch);
         self.drop_stale();
-        let surplus = u64::from(self.frames.free()).saturating_sub(self.budget.reserve);
-        self.shed_frames(surplus);
+        self.shed_frames(self.surplus_frames());
         // The frames that were shed may have held no memory.
         self.local.pages = self.count_resident(now);
     }

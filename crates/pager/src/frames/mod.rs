@@ -3,8 +3,7 @@
 //! page is in a frame is all that its entry says.
 //!
 //! A page that leaves: `Empty`, `Taken`, `Queued`, `Writing`, `Done`, and then `Stale` or `Free`. A page
-//! that comes: `Free`, `Taken`, `Fetching`, `Arrived`, and then `Empty` where the kernel took the memory
-//! along, else `Free`. A victim that is touched again is `Arrived` from wherever it was; while it is
+//! that comes: `Free`, `Taken`, `Fetching`, `Arrived`, and then `Free` again. A victim that is touched again is `Arrived` from wherever it was; while it is
 //! `Writing` the fabric has the frame, and its content goes through another one. Only a frame that is
 //! no operation's can be released.
 //!
@@ -99,6 +98,7 @@ pub(crate) struct FrameTable {
     arrived: Queue,
     queued: Queue,
     done: Queue,
+    fetching: u32,
     writing: u32,
     /// Of what is queued.
     checksums: Vec<PageChecksum>,
@@ -118,6 +118,7 @@ impl FrameTable {
             arrived: Queue::new(),
             queued: Queue::new(),
             done: Queue::new(),
+            fetching: 0,
             writing: 0,
             checksums: vec![PageChecksum(0); frames as usize],
         }
@@ -129,6 +130,11 @@ impl FrameTable {
 
     pub(crate) const fn empty(&self) -> u32 {
         self.empty.count()
+    }
+
+    /// Frames through which pages come: free ones, and those that will be when theirs has come.
+    pub(crate) const fn incoming(&self) -> u32 {
+        self.free() + self.fetching + self.arrived.length()
     }
 
     /// Frames whose memory must be dropped before anything else.
@@ -224,6 +230,11 @@ impl FrameTable {
         let (first, count) = run;
         (0..count).for_each(|step| self.set(first.plus(step), FrameState::Taken));
         run
+    }
+
+    /// True if the frame's memory came from a program.
+    pub(crate) fn is_foreign(&self, frame: FrameIndex) -> bool {
+        self.foreign.contains(frame)
     }
 
     /// A frame that was taken got its memory from a program.
@@ -366,8 +377,9 @@ impl FrameTable {
             FrameState::Arrived { .. } => self.arrived.remove(frame, links),
             FrameState::Queued(_) => self.queued.remove(frame, links),
             FrameState::Done(_) => self.done.remove(frame, links),
+            FrameState::Fetching { .. } => self.fetching -= 1,
             FrameState::Writing(_) => self.writing -= 1,
-            FrameState::Taken | FrameState::Fetching { .. } | FrameState::Hollow(_) => {}
+            FrameState::Taken | FrameState::Hollow(_) => {}
         }
         self.states[frame.0 as usize] = to;
         match to {
@@ -377,8 +389,9 @@ impl FrameTable {
             FrameState::Arrived { .. } => self.arrived.push(frame, links),
             FrameState::Queued(_) => self.queued.push(frame, links),
             FrameState::Done(_) => self.done.push(frame, links),
+            FrameState::Fetching { .. } => self.fetching += 1,
             FrameState::Writing(_) => self.writing += 1,
-            FrameState::Taken | FrameState::Fetching { .. } | FrameState::Hollow(_) => {}
+            FrameState::Taken | FrameState::Hollow(_) => {}
         }
     }
 

@@ -165,6 +165,15 @@ fn queues_and_counts_agree_with_the_states() {
                 count(|state| matches!(state, FrameState::Queued(_))),
             ),
             (
+                frames.incoming(),
+                count(|state| {
+                    matches!(
+                        state,
+                        FrameState::Free | FrameState::Fetching { .. } | FrameState::Arrived { .. }
+                    )
+                }),
+            ),
+            (
                 frames.writing(),
                 count(|state| matches!(state, FrameState::Writing(_))),
             ),

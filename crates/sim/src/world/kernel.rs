@@ -10,8 +10,7 @@ use super::space::Space;
 use super::transfer::LOCKED_EVERY;
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Random, Time};
 use legato_pager::{
-    Charge, EvictError, FillError, FrameIndex, FrameMemory, Incoming, Kernel, PageRange, SpaceId,
-    SpacePage,
+    Charge, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId, SpacePage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +50,8 @@ pub struct SimKernel {
     pub(super) pages_handled: u64,
     /// How often the agent has looked for memory to take charge of.
     pub(super) looks: u64,
+    /// Frames that got new memory.
+    pub(super) frames_given: u64,
     /// How often locked memory was to leave.
     pub(super) locked_tries: u64,
 }
@@ -80,6 +81,7 @@ impl SimKernel {
             is_late: false,
             steady: false,
             pages_handled: 0,
+            frames_given: 0,
             looks: 0,
             locked_tries: 0,
         }
@@ -254,11 +256,19 @@ impl Kernel for SimKernel {
         (count, Ok(()))
     }
 
-    fn copy_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError> {
-        self.fillable(page)?;
-        let content = self.frames.page(frame, |content| Box::new(*content));
-        self.fill(page, content);
-        Ok(())
+    fn copy_in(
+        &mut self,
+        frame: FrameIndex,
+        page: SpacePage,
+        count: u32,
+    ) -> (u32, Result<(), FillError>) {
+        for copied in 0..count {
+            let from = FrameIndex(frame.0 + copied);
+            if let Err(error) = self.copy_one_in(from, page.plus(u64::from(copied))) {
+                return (copied, Err(error));
+            }
+        }
+        (count, Ok(()))
     }
 
     fn zero_in(&mut self, page: SpacePage) -> Result<(), FillError> {
@@ -273,6 +283,7 @@ impl Kernel for SimKernel {
                 return added;
             }
             self.frames.put(frame.0 + added, &[0; PAGE_SIZE]);
+            self.frames_given += 1;
             self.pages_handled += 1;
         }
         count

@@ -95,7 +95,7 @@ impl Machine {
     pub fn move_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<bool, FillError> {
         let value = self.value_in(frame);
         let moved = match self.kernel.move_in(frame, page, 1).1 {
-            Err(FillError::CopyOnly) => self.kernel.copy_in(frame, page).map(|()| false),
+            Err(FillError::CopyOnly) => self.kernel.copy_in(frame, page, 1).1.map(|()| false),
             moved => moved.map(|()| true),
         }?;
         self.model.settle(page.space(), page.page().0, value);
@@ -110,7 +110,7 @@ impl Machine {
         let content = page_of(value);
         let frames = self.kernel.frames_mut();
         frames.page_mut(self.spare, |page| *page = *content);
-        self.kernel.copy_in(self.spare, page)?;
+        self.kernel.copy_in(self.spare, page, 1).1?;
         self.model.settle(page.space(), page.page().0, value);
         Ok(())
     }

@@ -165,6 +165,11 @@ impl World {
         self.pager.stats().counters
     }
 
+    /// How often the agent has given new memory to a frame.
+    pub const fn frames_given(&self) -> u64 {
+        self.pager.kernel().frames_given
+    }
+
     /// How often the agent has looked for memory to take charge of.
     pub const fn looks(&self) -> u64 {
         self.pager.kernel().looks

@@ -3,7 +3,7 @@
 use super::defect::Defect;
 use super::kernel::SimKernel;
 use legato_base::PAGE_SIZE;
-use legato_pager::{EvictError, FillError, FrameIndex, Kernel, SpaceId, SpacePage};
+use legato_pager::{EvictError, FillError, FrameIndex, FrameMemory, Kernel, SpaceId, SpacePage};
 
 /// One move in so many is refused for a moment: another CPU has the page locked.
 pub(super) const LOCKED_EVERY: u64 = 64;
@@ -66,9 +66,6 @@ impl SimKernel {
         frame: FrameIndex,
         page: SpacePage,
     ) -> Result<(), FillError> {
-        if page.space() != SpaceId::OWN {
-            return self.copy_in(frame, page);
-        }
         self.fillable(page)?;
         let locked = self.space_mut(page.space()).locked.contains(&page.page().0);
         if locked || !self.steady && page.page().0.is_multiple_of(COPY_ONLY_EVERY) {
@@ -76,6 +73,17 @@ impl SimKernel {
         }
         self.fillable_unless_poisoned(page)?;
         let content = self.frames.take(frame.0);
+        self.fill(page, content);
+        Ok(())
+    }
+
+    pub(super) fn copy_one_in(
+        &mut self,
+        frame: FrameIndex,
+        page: SpacePage,
+    ) -> Result<(), FillError> {
+        self.fillable(page)?;
+        let content = self.frames.page(frame, |content| Box::new(*content));
         self.fill(page, content);
         Ok(())
     }

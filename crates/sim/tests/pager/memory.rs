@@ -300,15 +300,21 @@ fn m10_unused_prefetches_are_counted() {
 /// A thread that waits until a page has made room is not one that waits in vain.
 #[test]
 fn waiting_for_room_is_not_starving() {
-    let mut world = World::new(config()).unwrap();
-    let range = world.map(START, 4 * CACHE).unwrap();
-    for share in [CACHE, CACHE / 4, CACHE, CACHE / 4] {
-        world.set_limit(Bytes::pages(share));
-        world.read_all(0, range).unwrap();
+    let mut stalled = 0;
+    // In the second one pages are written more slowly than they are used.
+    for config in [config(), slow(64 << 20)] {
+        let mut world = World::new(config).unwrap();
+        let range = world.map(START, 4 * CACHE).unwrap();
+        for share in [CACHE, CACHE / 4, CACHE, CACHE / 4] {
+            world.set_limit(Bytes::pages(share));
+            world.read_all(0, range).unwrap();
+            world.write_all(range, |page| page + (share << 32)).unwrap();
+        }
+        stalled += world.counters().faults_stalled;
+        assert!(!world.has_starved());
+        end(world, &[range]);
     }
-    assert!(world.counters().faults_stalled > 0);
-    assert!(!world.has_starved());
-    end(world, &[range]);
+    assert!(stalled > 0);
 }
 
 #[test]
@@ -466,6 +472,24 @@ fn memory_that_leaves_slowly_is_not_stuck() {
         world.pass(Duration::from_millis(20)).unwrap();
     }
     assert!(world.now().since(begun) > Duration::from_millis(600));
+    end(world, &[range]);
+}
+
+/// To give memory to a frame costs as much as a fault may cost altogether.
+#[test]
+fn pages_come_through_frames_that_keep_their_memory() {
+    let (mut world, range) = filled(config(), 2 * CACHE);
+    let (given, before) = (world.frames_given(), world.counters());
+    for _ in 0..4 {
+        world.read_all(0, range).unwrap();
+    }
+    let (given, after) = (world.frames_given() - given, world.counters());
+    let came = after.pages_fetched - before.pages_fetched;
+    assert!(came > 2 * CACHE, "only {came} came");
+    assert!(
+        given < came / 16,
+        "memory for {given} frames, {came} pages came"
+    );
     end(world, &[range]);
 }
 

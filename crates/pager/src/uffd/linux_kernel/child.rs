@@ -7,7 +7,6 @@ use super::space::Space;
 use crate::uffd::Userfaultfd;
 use crate::uffd::hand::remote::{Applicant, Hand, HandError};
 use crate::uffd::message::Message;
-use crate::uffd::transfer::{Transferred, transfer_across};
 use crate::{EvictError, FrameIndex, PageRange, SpaceId};
 use alloc::vec::Vec;
 use legato_base::PageNumber;
@@ -193,19 +192,6 @@ impl LinuxKernel {
         // Pages of a mapping that is not writable stay: copying and dropping them takes a task in
         // the child that may wait for the agent.
         (moved, result.map_err(evict_error))
-    }
-
-    /// As `move_in`, for a child: the frames keep their memory.
-    pub(super) fn move_in_child(
-        context: &Userfaultfd,
-        dst: u64,
-        src: u64,
-        count: u32,
-    ) -> Transferred {
-        // SAFETY: the frames have memory, and the pager has put the pages' content there.
-        transfer_across(dst, src, count, &|dst, src, bytes| unsafe {
-            context.copy(dst, src, bytes)
-        })
     }
 
     /// False once nobody uses the child's memory any more.

@@ -5,7 +5,7 @@ use super::child::Child;
 use super::space::Space;
 use super::thread_blocks::leave_before;
 use crate::uffd::frame_memory::LinuxFrames;
-use crate::uffd::transfer::surely;
+use crate::uffd::transfer::{surely, transfer_across};
 use crate::{
     Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId,
     SpacePage,
@@ -106,35 +106,27 @@ impl Kernel for LinuxKernel {
             return (0, Err(FillError::Again));
         }
         let (to, from) = (page.page().address(), self.layout.frame(frame.0));
-        let (moved, result) = if page.space() == SpaceId::OWN {
-            self.move_in_own(to, from, count)
-        } else if let Some(Space { context, .. }) = self.space(page.space()) {
-            Self::move_in_child(context, to, from, count)
-        } else {
-            return (0, Err(FillError::SpaceGone));
-        };
-        if moved > 0 {
-            self.note_settled(page.space());
-        }
-        let failed = FrameIndex(frame.0 + moved);
-        (
-            moved,
-            result.map_err(|error| self.fill_error(error, failed)),
-        )
+        let (moved, result) = self.move_in_own(to, from, count);
+        self.filled(page.space(), frame, moved, result)
     }
 
-    fn copy_in(&mut self, frame: FrameIndex, page: SpacePage) -> Result<(), FillError> {
+    fn copy_in(
+        &mut self,
+        frame: FrameIndex,
+        page: SpacePage,
+        count: u32,
+    ) -> (u32, Result<(), FillError>) {
         if self.is_unsettled_in(page.space()) {
-            return Err(FillError::Again);
+            return (0, Err(FillError::Again));
         }
-        let from = self.layout.frame(frame.0);
-        let space = self.space(page.space()).ok_or(FillError::SpaceGone)?;
-        let context = &space.context;
-        // SAFETY: the frame has memory, and the pager has put the page's content there.
-        let copy = || unsafe { context.copy(page.page().address(), from, PAGE_SIZE as u64) };
-        surely(copy).1.map_err(fill_error)?;
-        self.note_settled(page.space());
-        Ok(())
+        let Some(Space { context, .. }) = self.space(page.space()) else {
+            return (0, Err(FillError::SpaceGone));
+        };
+        let (to, from) = (page.page().address(), self.layout.frame(frame.0));
+        // SAFETY: the frames have memory, and the pager has put the pages' content there.
+        let copy = |dst, src, bytes| unsafe { context.copy(dst, src, bytes) };
+        let (copied, result) = transfer_across(to, from, count, &copy);
+        self.filled(page.space(), frame, copied, result)
     }
 
     fn zero_in(&mut self, page: SpacePage) -> Result<(), FillError> {
@@ -250,6 +242,22 @@ impl Kernel for LinuxKernel {
 }
 
 impl LinuxKernel {
+    /// What became of pages that were to enter a space from `frame` on.
+    fn filled(
+        &mut self,
+        space: SpaceId,
+        frame: FrameIndex,
+        done: u32,
+        result: Result<(), Errno>,
+    ) -> (u32, Result<(), FillError>) {
+        if done > 0 {
+            self.note_settled(space);
+        }
+        let failed = FrameIndex(frame.0 + done);
+        let result = result.map_err(|error| self.fill_error(error, failed));
+        (done, result)
+    }
+
     /// MOVE says ENOENT for a frame without memory too, which must not be looked into: nobody would
     /// answer the fault.
     fn fill_error(&self, error: Errno, frame: FrameIndex) -> FillError {

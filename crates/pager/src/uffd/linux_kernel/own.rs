@@ -89,18 +89,13 @@ impl LinuxKernel {
         unsafe { transfer::move_out(&own.context, to, page.address(), count, unshare) }
     }
 
-    /// Moves frames into the program, or where the kernel cannot copies them.
+    /// Moves frames into the program.
     pub(super) fn move_in_own(&self, dst: u64, src: u64, count: u32) -> Transferred {
-        let can_move = self.features.can_move();
         // SAFETY: the frames are the agent's, with the pages' content; at the target pages are
         // missing that the pager has taken charge of.
-        transfer_across(dst, src, count, &|dst, src, bytes| unsafe {
-            if can_move {
-                self.own.context.move_pages(dst, src, bytes, true)
-            } else {
-                self.own.context.copy(dst, src, bytes)
-            }
-        })
+        let move_in =
+            |dst, src, bytes| unsafe { self.own.context.move_pages(dst, src, bytes, true) };
+        transfer_across(dst, src, count, &move_in)
     }
 }
 
