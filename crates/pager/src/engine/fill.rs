@@ -29,24 +29,21 @@ impl<K: Kernel> Pager<K> {
         let arrivals = self.arrivals();
         let mut rest = arrivals.as_slice();
         while let Some(first) = rest.first() {
-            let goes_back = |arrival: &Arrival| self.frames.is_foreign(arrival.frame);
-            let goes_back_too = goes_back(first);
-            let run = run_length(rest, |arrival| goes_back(arrival) == goes_back_too) as u32;
-            let (frame, page) = (first.frame, first.page);
-            let (moved, result) = match goes_back_too {
-                true => self.kernel.move_in(frame, page, run),
-                false => self.kernel.copy_in(frame, page, run),
+            let moves = self.moves_back(first);
+            let run = run_length(rest, |arrival| self.moves_back(arrival) == moves) as u32;
+            let (done, result) = match moves {
+                true => self.kernel.move_in(first.frame, first.page, run),
+                false => self.kernel.copy_in(first.frame, first.page, run),
             };
-            for arrival in &rest[..moved as usize] {
-                if goes_back_too {
-                    self.frames.emptied(arrival.frame);
-                } else {
-                    self.local.pages += 1;
-                    self.frames.release(arrival.frame);
+            let (done, later) = rest.split_at(done as usize);
+            for arrival in done {
+                match moves {
+                    true => self.frames.emptied(arrival.frame),
+                    false => self.keep_frame(arrival.frame),
                 }
                 self.entered(arrival.page);
             }
-            rest = &rest[moved as usize..];
+            rest = later;
             let (Err(error), Some(failed)) = (result, rest.first()) else {
                 continue;
             };
@@ -56,6 +53,17 @@ impl<K: Kernel> Pager<K> {
             self.handle_fill_error(*failed, error);
             rest = &rest[1..];
         }
+    }
+
+    /// True of what is in the program's own memory.
+    fn moves_back(&self, arrival: &Arrival) -> bool {
+        self.kernel.moves_memory(arrival.page.space()) && self.frames.is_foreign(arrival.frame)
+    }
+
+    /// Its page was copied.
+    fn keep_frame(&mut self, frame: FrameIndex) {
+        self.local.pages += 1;
+        self.frames.release(frame);
     }
 
     /// Neighbours together.
@@ -77,8 +85,7 @@ impl<K: Kernel> Pager<K> {
         match error {
             FillError::CopyOnly => match self.kernel.copy_in(failed.frame, failed.page, 1).1 {
                 Ok(()) => {
-                    self.local.pages += 1;
-                    self.frames.release(failed.frame);
+                    self.keep_frame(failed.frame);
                     self.entered(failed.page);
                 }
                 Err(FillError::Again | FillError::NoMemory | FillError::CopyOnly) => {}

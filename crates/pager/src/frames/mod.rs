@@ -3,8 +3,9 @@
 //! page is in a frame is all that its entry says.
 //!
 //! A page that leaves: `Empty`, `Taken`, `Queued`, `Writing`, `Done`, and then `Stale` or `Free`. A page
-//! that comes: `Free`, `Taken`, `Fetching`, `Arrived`, and then `Free` again. A victim that is touched again is `Arrived` from wherever it was; while it is
-//! `Writing` the fabric has the frame, and its content goes through another one. Only a frame that is
+//! that comes: `Free`, `Taken`, `Fetching`, `Arrived`, and then `Free` again. A victim that is touched
+//! again is `Arrived` from wherever it was, and `Empty` where the kernel took the memory along; while it
+//! is `Writing` the fabric has the frame, and its content goes through another one. Only a frame that is
 //! no operation's can be released.
 //!
 //! One batched move needs neighbours on both sides, so frames are taken by the run.

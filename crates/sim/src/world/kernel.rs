@@ -7,7 +7,7 @@ use super::frames::SimFrames;
 use super::physical::{Page, PhysicalMemory};
 use super::processor::Processor;
 use super::space::Space;
-use super::transfer::LOCKED_EVERY;
+use super::transfer::{LOCKED_EVERY, one_by_one};
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Random, Time};
 use legato_pager::{
     Charge, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId, SpacePage,
@@ -247,13 +247,9 @@ impl Kernel for SimKernel {
         page: SpacePage,
         count: u32,
     ) -> (u32, Result<(), FillError>) {
-        for moved in 0..count {
-            let from = FrameIndex(frame.0 + moved);
-            if let Err(error) = self.move_one_in(from, page.plus(u64::from(moved))) {
-                return (moved, Err(error));
-            }
-        }
-        (count, Ok(()))
+        one_by_one(frame, page, count, |frame, page| {
+            self.move_one_in(frame, page)
+        })
     }
 
     fn copy_in(
@@ -262,13 +258,9 @@ impl Kernel for SimKernel {
         page: SpacePage,
         count: u32,
     ) -> (u32, Result<(), FillError>) {
-        for copied in 0..count {
-            let from = FrameIndex(frame.0 + copied);
-            if let Err(error) = self.copy_one_in(from, page.plus(u64::from(copied))) {
-                return (copied, Err(error));
-            }
-        }
-        (count, Ok(()))
+        one_by_one(frame, page, count, |frame, page| {
+            self.copy_one_in(frame, page)
+        })
     }
 
     fn zero_in(&mut self, page: SpacePage) -> Result<(), FillError> {

@@ -124,3 +124,18 @@ impl SimKernel {
         Ok(())
     }
 }
+
+/// Fills page after page from frame after frame, up to the first that is refused.
+pub(super) fn one_by_one(
+    frame: FrameIndex,
+    page: SpacePage,
+    count: u32,
+    mut fill: impl FnMut(FrameIndex, SpacePage) -> Result<(), FillError>,
+) -> (u32, Result<(), FillError>) {
+    for done in 0..count {
+        if let Err(error) = fill(FrameIndex(frame.0 + done), page.plus(u64::from(done))) {
+            return (done, Err(error));
+        }
+    }
+    (count, Ok(()))
+}

@@ -8,7 +8,7 @@ use legato_sim::world::{Attaching, Operation, Outcome, World, WorldConfig};
 const CACHE: u64 = 512;
 const START: u64 = 0x1000;
 
-fn config() -> WorldConfig {
+pub(super) fn config() -> WorldConfig {
     WorldConfig {
         cache_pages: CACHE,
         attaching: Attaching::ByHand,
@@ -16,7 +16,7 @@ fn config() -> WorldConfig {
     }
 }
 
-fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
+pub(super) fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
     let mut world = World::new(config).unwrap();
     let range = world.map(START, pages).unwrap();
     world.write_all(range, |page| page).unwrap();
@@ -49,7 +49,7 @@ fn fork(world: &mut World, thread: usize) -> (SpaceId, usize) {
 }
 
 /// A child that pages can leave.
-fn fork_attached(world: &mut World) -> usize {
+pub(super) fn fork_attached(world: &mut World) -> usize {
     let (space, child) = fork(world, 0);
     world.attach(space);
     child

@@ -1,10 +1,9 @@
 //! Pages that are resident and that the pager does not know.
 
+use super::families;
 use legato_base::{Duration, PageNumber};
 use legato_pager::PageRange;
-use legato_sim::world::{
-    Attaching, Defect, Failure, FailureKind, Operation, Outcome, World, WorldConfig,
-};
+use legato_sim::world::{Defect, Failure, FailureKind, Operation, World, WorldConfig};
 
 const CACHE: u64 = 512;
 const START: u64 = 0x1000;
@@ -91,19 +90,8 @@ fn pages_used_again_after_madv_free_can_leave_from_where_they_move() {
 /// was in use again there was nobody's.
 #[test]
 fn pages_of_a_child_are_used_again_where_they_were_until_their_move_is_read() {
-    let mut world = World::new(WorldConfig {
-        cache_pages: CACHE,
-        attaching: Attaching::ByHand,
-        ..WorldConfig::default()
-    })
-    .unwrap();
-    let all = world.map(START, 2 * CACHE).unwrap();
-    world.write_all(all, |page| page).unwrap();
-    let Outcome::Child(space) = world.perform(0, Operation::Fork).unwrap() else {
-        panic!("fork makes a child");
-    };
-    world.attach(space);
-    let child = world.thread_of(space).unwrap();
+    let (mut world, all) = families::filled(families::config(), 2 * CACHE);
+    let child = families::fork_attached(&mut world);
     // Until the pager has taken charge of the child's memory.
     world.read_all(child, all).unwrap();
     let part = PageRange::new(all.start, CACHE / 8);
