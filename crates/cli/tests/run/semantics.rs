@@ -500,6 +500,7 @@ fn holding() -> Running {
         .memory_mib(256)
         .start();
     run.wait_for_output("ready");
+    run.wait_until_local_is(CACHE_MIB * MIB);
     run
 }
 

@@ -6,7 +6,7 @@ use super::hosts::Host;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
 use super::watchdog::{LOOK, watch};
-use super::{DEADLINE, PATIENCE, legato, sized, test_directory};
+use super::{DEADLINE, PATIENCE, legato, poll_until, sized, test_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
@@ -276,6 +276,16 @@ impl Running {
             let errors = String::from_utf8_lossy(&self.stderr.bytes()).into_owned();
             panic!("'{text}' was never said, but: {errors}");
         }
+    }
+
+    /// Until the programs have no more than this of the machine's memory, so that the rest is far. What
+    /// they have just written may be ahead of their agents.
+    pub(crate) fn wait_until_local_is(&self, at_most: u64) {
+        poll_until("the programs are within their limit", PATIENCE, || {
+            let programs = self.processes().into_iter().filter(Process::is_program);
+            let local = programs.filter_map(|one| Some(one.resident()?.anonymous));
+            local.sum::<u64>() <= at_most
+        });
     }
 
     /// Standard output as far as it is there.

@@ -173,6 +173,8 @@ impl Worker<'_> {
             0
         };
         let found = calls::remap(address, length, length + room * PAGE_SIZE, flags, 0);
+        // It may fill the hole in what was one mapping: that makes two of it, unless the kernel can join them.
+        self.space.cut(range.end + room);
         let last = self.space.pages[range.end - 1].clone();
         for page in range.end..range.end + room {
             let state = &mut self.space.pages[page];

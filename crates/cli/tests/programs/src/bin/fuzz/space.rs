@@ -231,6 +231,18 @@ impl Space {
         }
     }
 
+    /// What is mapped from `page` on is another piece than what is before it.
+    pub(crate) fn cut(&mut self, page: usize) {
+        let new = self.new_piece();
+        let behind = &mut self.pages[page..];
+        let old = behind.first().map(|page| page.piece);
+        let same = |page: &&mut Page| page.is_mapped() && Some(page.piece) == old;
+        behind
+            .iter_mut()
+            .take_while(same)
+            .for_each(|page| page.piece = new);
+    }
+
     /// An attribute of these pages changed: what were parts of a piece are pieces of their own.
     pub(crate) fn change(&mut self, range: Range<usize>, mut change: impl FnMut(&mut Page)) {
         let (mut old, mut new) = (0, 0);
