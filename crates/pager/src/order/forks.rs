@@ -94,7 +94,7 @@ impl<C> Order<C> {
         let mut after = armed.clone();
         self.waiting
             .iter()
-            .for_each(|waiting| waiting.message.follow_in(&mut after));
+            .for_each(|waiting| waiting.message.follow_in_armed(&mut after));
         let mut grown = RangeSet::new();
         let found = self.waiting.iter().flat_map(|waiting| &waiting.inheritance);
         for &(page, is_there) in found {
@@ -143,7 +143,7 @@ fn pages_in_question<'a, C: 'a>(
             pages.push(known.unwrap_or(gone.start));
         }
         pages.extend(message.arrival().map(|to| to.start));
-        message.follow_in(&mut rest);
+        message.follow_in_armed(&mut rest);
     }
     pages
 }

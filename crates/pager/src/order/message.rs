@@ -100,6 +100,15 @@ impl<C> Message<C> {
         }
     }
 
+    /// Carries the change out on what is registered. Moves of registered memory alone are announced: if only
+    /// a part of it was known, or nothing because it had grown to there, all of it is there.
+    pub fn follow_in_armed(&self, armed: &mut RangeSet) {
+        self.follow_in(armed);
+        self.arrival()
+            .into_iter()
+            .for_each(|range| armed.insert(range));
+    }
+
     /// Carries the change out on a set of which it may concern a part.
     pub fn follow_in(&self, set: &mut RangeSet) {
         match *self {

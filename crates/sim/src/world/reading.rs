@@ -173,7 +173,7 @@ impl SimKernel {
     fn accept(&mut self, space: SpaceId, message: Message<SpaceId>, incoming: &mut Incoming) {
         let ignores_removals = self.defect == Some(Defect::RemovalsIgnored);
         let place = self.space_mut(space);
-        message.follow_in(&mut place.armed);
+        message.follow_in_armed(&mut place.armed);
         message.follow_in(&mut place.in_charge);
         match message {
             Message::Fault { page, .. } => incoming.faults.push(SpacePage::new(space, page)),

@@ -241,6 +241,23 @@ fn m14_what_a_mapping_has_grown_over_tells_nothing_of_a_fork() {
     }
 }
 
+/// A mapping that has grown was moved. What comes to a place by a move is no mapping that has grown to there.
+#[test]
+fn m14_what_had_grown_unseen_and_moved_comes_where_the_child_has_it() {
+    let elsewhere = PageRange::new(ELSEWHERE, PLACE.count);
+    let both = [forked(), moved(PLACE, ELSEWHERE)];
+    for is_before in [true, false] {
+        let mut space = Space::new();
+        space.armed.remove(PLACE);
+        space.grown.insert(elsewhere);
+        let inherited = if is_before { elsewhere } else { PLACE };
+        let mut expected = both.clone();
+        expected.rotate_left(usize::from(is_before));
+        let accepted = space.read_with_fork(both.to_vec(), &[inherited, SOURCE]);
+        assert_eq!(accepted, names(&expected), "{is_before}");
+    }
+}
+
 /// Two unmappings of one thread that overlap, and a fork after both.
 #[test]
 fn m14_a_fork_comes_after_all_that_was_unmapped_before_it() {

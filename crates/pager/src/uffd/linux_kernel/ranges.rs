@@ -34,12 +34,10 @@ impl Ranges {
 
     /// A message is accepted.
     pub(super) fn follow(&mut self, message: &Message) {
-        message.follow_in(&mut self.armed);
+        message.follow_in_armed(&mut self.armed);
         message.follow_in(&mut self.charged);
         match *message {
             Message::Remapped { from, to, .. } => {
-                // If only the beginning was known, all of it is there.
-                self.armed.insert(PageRange::new(to, from.count));
                 self.wiped.relocate(from, to);
                 self.dropped.relocate(from, to);
             }
