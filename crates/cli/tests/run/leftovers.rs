@@ -1,7 +1,7 @@
 //! Nothing stays behind.
 
 use crate::harness::{
-    Finished, MIB, PATIENCE, Process, Run, Running, marked, test_program, wait_until_gone,
+    Finished, PATIENCE, Process, Run, Running, marked, test_program, wait_until_gone,
 };
 use rustix::process::{Signal, kill_process};
 use std::collections::BTreeSet;
@@ -106,7 +106,6 @@ fn holding() -> Running {
         .memory_mib(256)
         .watched_for_leftovers()
         .start();
-    run.wait_for_output("ready");
-    run.wait_until_local_is(64 * MIB);
+    run.wait_for_far_pages(64);
     run
 }

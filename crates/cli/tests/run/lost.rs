@@ -1,7 +1,7 @@
 //! A memory node that dies takes the only copy of its pages with it, and one whose memory is bad damages
 //! them: that is SIGBUS and a message, never zeros, never what came, and never a hang.
 
-use crate::harness::{Finished, MIB, Node, Run, Running, test_program};
+use crate::harness::{Finished, Node, Run, Running, test_program};
 use legato_base::wire::slot::{SLOT_HEADER_SIZE, SLOT_STRIDE, is_written};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -16,8 +16,7 @@ fn holding(nodes: &[&Node], catch: bool) -> Running {
         .option("--nodes", &addresses.join(","))
         .cache_mib(64)
         .start();
-    run.wait_for_output("ready");
-    run.wait_until_local_is(64 * MIB);
+    run.wait_for_far_pages(64);
     run
 }
 

@@ -2,7 +2,7 @@
 //! clear refusal; and the same memory while the kernel itself merges, collapses and moves pages.
 
 use crate::harness::{
-    Finished, MIB, Node, Run, legato, sized, system_program, test_directory, test_program,
+    Finished, Node, Run, legato, sized, system_program, test_directory, test_program,
 };
 use crate::limit::expect_limited;
 use std::fs;
@@ -127,8 +127,7 @@ fn m23_without_poison_a_lost_page_ends_the_program() {
         .option("--nodes", &node.address)
         .cache_mib(64)
         .start();
-    run.wait_for_output("ready");
-    run.wait_until_local_is(64 * MIB);
+    run.wait_for_far_pages(64);
     node.kill();
     run.write(b"go\n");
     let run = run.finish();

@@ -499,8 +499,7 @@ fn holding() -> Running {
         .cache_mib(CACHE_MIB)
         .memory_mib(256)
         .start();
-    run.wait_for_output("ready");
-    run.wait_until_local_is(CACHE_MIB * MIB);
+    run.wait_for_far_pages(CACHE_MIB);
     run
 }
 

@@ -1,6 +1,6 @@
 //! Signals are the program's.
 
-use crate::harness::{MIB, Node, Run, test_program};
+use crate::harness::{Node, Run, test_program};
 use rustix::process::{Signal, kill_process, kill_process_group};
 
 const TRAP: &str = "trap 'echo caught; exit 5' TERM INT HUP; echo ready; read line; echo read";
@@ -39,8 +39,7 @@ fn sigterm_ends_a_program_with_far_pages() {
         .cache_mib(64)
         .memory_mib(256)
         .start();
-    run.wait_for_output("ready");
-    run.wait_until_local_is(64 * MIB);
+    run.wait_for_far_pages(64);
     kill_process(run.pid(), Signal::TERM).unwrap();
     let run = run.finish();
     assert_eq!(run.code(), Some(128 + 15), "{}", run.stderr);

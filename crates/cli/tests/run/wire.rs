@@ -1,7 +1,7 @@
 //! Far memory on another host: two network namespaces, a memory node in one and the program in the other.
 
 use crate::harness::{
-    Hosts, MIB, PATIENCE, Run, legato, poll_until, python, sized, system_program, test_program,
+    Hosts, PATIENCE, Run, legato, poll_until, python, sized, system_program, test_program,
 };
 use crate::redis::stores_and_gives_back;
 use std::path::Path;
@@ -99,8 +99,7 @@ fn a_node_listens_at_several_addresses() {
             .option("--nodes", address)
             .on(&hosts.client)
             .start();
-        run.wait_for_output("ready");
-        run.wait_until_local_is(32 * MIB);
+        run.wait_for_far_pages(32);
         run
     });
     for address in &addresses {

@@ -101,12 +101,17 @@ impl<C> Message<C> {
     }
 
     /// Carries the change out on what is registered. Moves of registered memory alone are announced: if only
-    /// a part of it was known, or nothing because it had grown to there, all of it is there.
+    /// a part of it was known, or nothing because it had grown to there, all of it was.
     pub fn follow_in_armed(&self, armed: &mut RangeSet) {
-        self.follow_in(armed);
-        self.arrival()
-            .into_iter()
-            .for_each(|range| armed.insert(range));
+        if let Self::Remapped { from, .. } = *self {
+            armed.insert(from);
+        }
+        if let Some(gone) = self.vacated() {
+            armed.remove(gone);
+        }
+        if let Some(place) = self.arrival() {
+            armed.insert(place);
+        }
     }
 
     /// Carries the change out on a set of which it may concern a part.

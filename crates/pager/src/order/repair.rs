@@ -114,7 +114,6 @@ pub(super) fn put_in_order<C>(messages: &mut [Waiting<C>], armed: &RangeSet) {
 fn first_repair<C>(messages: &[Waiting<C>], armed: &RangeSet) -> Option<(usize, usize)> {
     let mut armed = armed.clone();
     for (index, Waiting { message, .. }) in messages.iter().enumerate() {
-        let arrival = message.arrival();
         if let Message::Remapped { from, .. } = *message
             && !armed.contains(from.start)
             && let Some(to) = messages[..index].iter().rposition(|before| {
@@ -129,14 +128,12 @@ fn first_repair<C>(messages: &[Waiting<C>], armed: &RangeSet) -> Option<(usize, 
         {
             return Some((index + 1 + later, index));
         }
-        if let Some(place) = arrival.filter(|&place| armed.overlaps(place))
+        if let Some(place) = message.arrival().filter(|&place| armed.overlaps(place))
             && let Some(later) = what_empties(place, &messages[index + 1..])
         {
             return Some((index + 1 + later, index));
         }
-        let gone = message.vacated();
-        gone.into_iter().for_each(|range| armed.remove(range));
-        arrival.into_iter().for_each(|range| armed.insert(range));
+        message.follow_in_armed(&mut armed);
     }
     None
 }

@@ -87,9 +87,7 @@ impl Space {
             || changing,
             |page| Some(self.grown.contains(page)),
         ) {
-            let (gone, new) = (message.vacated(), message.arrival());
-            gone.into_iter().for_each(|range| self.armed.remove(range));
-            new.into_iter().for_each(|range| self.armed.insert(range));
+            message.follow_in_armed(&mut self.armed);
             accepted.push(format!("{message:?}"));
         }
         accepted

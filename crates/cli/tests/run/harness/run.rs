@@ -6,7 +6,7 @@ use super::hosts::Host;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
 use super::watchdog::{LOOK, watch};
-use super::{DEADLINE, PATIENCE, legato, poll_until, sized, test_directory};
+use super::{DEADLINE, MIB, PATIENCE, legato, poll_until, sized, test_directory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
@@ -278,9 +278,11 @@ impl Running {
         }
     }
 
-    /// Until the programs have no more than this of the machine's memory, so that the rest is far. What
-    /// they have just written may be ahead of their agents.
-    pub(crate) fn wait_until_local_is(&self, at_most: u64) {
+    /// Until the program has said "ready" and has no more than this of the machine's memory, so that the
+    /// rest is far. What it has just written may be ahead of its agent.
+    pub(crate) fn wait_for_far_pages(&self, cache_mib: u64) {
+        self.wait_for_output("ready");
+        let at_most = cache_mib * MIB;
         poll_until("the programs are within their limit", PATIENCE, || {
             let programs = self.processes().into_iter().filter(Process::is_program);
             let local = programs.filter_map(|one| Some(one.resident()?.anonymous));

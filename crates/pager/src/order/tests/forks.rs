@@ -35,9 +35,7 @@ impl Space {
     fn mapped_after(&self, messages: &[Message]) -> RangeSet {
         let mut mapped = self.armed.clone();
         for message in messages {
-            let (gone, new) = (message.vacated(), message.arrival());
-            gone.into_iter().for_each(|range| mapped.remove(range));
-            new.into_iter().for_each(|range| mapped.insert(range));
+            message.follow_in_armed(&mut mapped);
         }
         mapped
     }
