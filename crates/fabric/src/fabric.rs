@@ -19,7 +19,8 @@ use alloc::vec::Vec;
 use legato_base::Time;
 use legato_base::wire::message::Hello;
 use legato_verbs::{
-    Address, Listener, ProtectionDomain, Provider, RemoteAddress, SendOperation, VerbsError,
+    Address, Completion, Listener, ProtectionDomain, Provider, RemoteAddress, SendOperation,
+    VerbsError,
 };
 
 /// The connections of one owner over one provider, whose only user it is.
@@ -30,6 +31,8 @@ use legato_verbs::{
 pub struct Fabric<B> {
     pub(crate) shared: Shared<B>,
     pub(crate) slots: Vec<Slot<B>>,
+    /// Room for completions that are polled.
+    pub(crate) polled: Vec<Completion>,
     pub(crate) listeners: Vec<Listener>,
 }
 
@@ -108,6 +111,7 @@ impl<B: Buffer> Fabric<B> {
                 polled_empty: false,
             },
             slots: Vec::new(),
+            polled: Vec::new(),
             listeners: Vec::new(),
         })
     }

@@ -6,7 +6,6 @@ use crate::fence::is_gone;
 use crate::id::{Kind, Token};
 use crate::lifecycle::{Drain, State};
 use crate::{CONTRACT, ConnectError, FabricEvent, ProofError, ResetCause};
-use alloc::vec::Vec;
 use legato_base::wire::message::{Hello, MessageError};
 use legato_base::wire::proof::Refusal;
 use legato_base::{Duration, Time};
@@ -35,7 +34,21 @@ impl<B: Buffer> Fabric<B> {
     /// sends what had to wait.
     pub fn turn(&mut self, provider: &mut dyn Provider, now: Time) -> Turn {
         self.note_time(now);
-        let provider_deadline = provider.progress(now);
+        let due = provider.progress(now);
+        self.follow(provider, due)
+    }
+
+    /// As [`Self::turn`], without a look at the sockets or whatever else connections come and go by. For
+    /// callers with somebody waiting, who call [`Self::turn`] later.
+    pub fn turn_requests(&mut self, provider: &mut dyn Provider, now: Time) -> Turn {
+        self.note_time(now);
+        let due = provider.progress_requests(now);
+        self.follow(provider, due)
+    }
+
+    /// Handles what the provider has to tell. It wants to be called at `due` again.
+    fn follow(&mut self, provider: &mut dyn Provider, due: Time) -> Turn {
+        let now = self.shared.now;
         let mut progressed = false;
         while let Some(event) = provider.poll_event() {
             progressed = true;
@@ -58,7 +71,7 @@ impl<B: Buffer> Fabric<B> {
         if self.shared.queue_failed {
             self.replace_queue(provider);
         }
-        let mut deadline = provider_deadline.min(self.shared.earliest);
+        let mut deadline = due.min(self.shared.earliest);
         if self.shared.waiting_replies > 0 {
             deadline = deadline.min(now + self.shared.timeouts.retry);
         }
@@ -84,7 +97,7 @@ impl<B: Buffer> Fabric<B> {
     }
 
     fn poll_completions(&mut self, provider: &mut dyn Provider) -> bool {
-        let mut batch: Vec<Completion> = Vec::new();
+        let mut batch = core::mem::take(&mut self.polled);
         // Completing a receive posts it again, so a fast peer could keep this busy for ever.
         let mut left = self.shared.sizes.completion_queue_entries as usize;
         let mut progressed = false;
@@ -96,7 +109,8 @@ impl<B: Buffer> Fabric<B> {
             // The event that says it may be lost, or later.
             if polled == Err(VerbsError::CompletionQueueOverrun) && !self.shared.queue_failed {
                 self.fail_queue(provider);
-                return true;
+                progressed = true;
+                break;
             }
             if batch.is_empty() {
                 self.shared.polled_empty = polled.is_ok();
@@ -108,6 +122,7 @@ impl<B: Buffer> Fabric<B> {
                 self.handle_completion(provider, completion);
             }
         }
+        self.polled = batch;
         progressed
     }
 

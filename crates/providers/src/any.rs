@@ -133,6 +133,6 @@ impl Provider for AnyProvider {
         arm_shared_receive_queue query_shared_receive_queue create_queue_pair query_queue_pair
         query_attributes queue_pair_number port_address modify_queue_pair destroy_queue_pair
         post_send post_receive listen close_listener connect accept reject disconnect poll_event
-        progress set_sleeping
+        progress progress_requests set_sleeping
     );
 }

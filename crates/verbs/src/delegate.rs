@@ -23,7 +23,7 @@ macro_rules! delegate {
             create_queue_pair query_queue_pair query_attributes queue_pair_number port_address
             modify_queue_pair destroy_queue_pair post_send post_receive
             listen close_listener connect accept reject disconnect
-            poll_event progress set_sleeping
+            poll_event progress progress_requests set_sleeping
         );
     };
     ($to:ident: $($method:ident)+) => {
@@ -216,6 +216,11 @@ macro_rules! delegated_method {
     };
     (progress $to:ident) => {
         $crate::delegated_method!($to (&mut self) progress(
+            now: $crate::delegate::Time
+        ) -> $crate::delegate::Time);
+    };
+    (progress_requests $to:ident) => {
+        $crate::delegated_method!($to (&mut self) progress_requests(
             now: $crate::delegate::Time
         ) -> $crate::delegate::Time);
     };

@@ -404,6 +404,12 @@ pub trait Provider {
     /// be called again at the latest even if nothing happens; [`Time::NEVER`] if never.
     fn progress(&mut self, now: Time) -> Time;
 
+    /// As [`Self::progress`], as far as requests and their completions need it: to hear of connections may
+    /// cost a system call. For callers in a hurry, who call [`Self::progress`] later.
+    fn progress_requests(&mut self, now: Time) -> Time {
+        self.progress(now)
+    }
+
     /// Tells peers that the caller is about to sleep (true) or polls again (false), so that they
     /// wake it only when it sleeps. Returns false if there is already something to do: then the
     /// caller must not sleep.

@@ -204,7 +204,7 @@ impl<K: Kernel> Pager<K> {
         self.waiting.expect(fault);
         let window = self.advise(fault.page);
         // The demanded page goes in before the first prefetch is posted.
-        self.turn_fabric(net);
+        self.look_at_requests(net);
         self.fill_arrived();
         self.prefetch_far(fault.page, window, net);
         true

@@ -2,7 +2,7 @@
 //! completions of the fabric, and time.
 //!
 //! The paths, each in its own file: `fault` (a page is missing), `fetch` (it comes from a node),
-//! `fill` (it enters the program), `evict` (pages leave), `write_back` (they reach a node),
+//! `fill` (it enters the program), `evict` (pages leave), `write_back` (they reach a node), `fabric` (what is heard of it),
 //! `round` (the loop that all of it is driven by),
 //! `memory` (how much may be here), `space` (the program changes its mappings), `children`
 //! (forked processes), `copies` (what they share is written once), `loss` (a node is gone). `audit` checks
@@ -14,6 +14,7 @@ mod candidates;
 mod children;
 mod copies;
 mod evict;
+mod fabric;
 mod fault;
 mod fetch;
 mod fill;
@@ -30,7 +31,7 @@ mod waiting;
 mod write_back;
 
 use crate::entry::PageEntry;
-use crate::far::{FarStore, StoreEvent};
+use crate::far::FarStore;
 use crate::frames::FrameTable;
 use crate::prefetch::Prefetcher;
 use crate::replacement::Replacement;
@@ -41,11 +42,12 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use candidates::Candidates;
 use children::Children;
+use fabric::FabricLooks;
 use fault::SpuriousFaults;
 use legato_base::wire::slot::SlotMismatch;
 use legato_base::wire::stats::{AgentCounters, StatsPage};
 use legato_base::{Bytes, ClientId, PageNumber, Time};
-use legato_fabric::{ConnectError, Fabric, FabricEvent, OperationId};
+use legato_fabric::{ConnectError, Fabric, OperationId};
 use legato_verbs::{Address, Provider};
 pub use limit::PagerUsage;
 use memory::LocalMemory;
@@ -165,6 +167,7 @@ pub struct Pager<K: Kernel> {
     wrote_in_fault: bool,
     shortage: Shortage,
     last_version: u64,
+    looks: FabricLooks,
     eviction_clock: u32,
     ready_reported: bool,
     events: VecDeque<PagerEvent>,
@@ -200,6 +203,7 @@ impl<K: Kernel> Pager<K> {
             wrote_in_fault: false,
             shortage: Shortage::default(),
             last_version: 0,
+            looks: FabricLooks::default(),
             eviction_clock: 0,
             ready_reported: false,
             events: VecDeque::new(),
@@ -244,9 +248,9 @@ impl<K: Kernel> Pager<K> {
     ///
     /// Until [`PagerEvent::Ready`] has been reported the program's memory is not touched. Whoever
     /// starts the pager may still give up until then, and nobody serves the program's faults yet.
-    fn turn(&mut self, net: &mut PagerFabric<'_>) -> Time {
+    fn turn(&mut self, has_come: bool, net: &mut PagerFabric<'_>) -> Time {
         self.progressed = false;
-        let fabric_deadline = self.turn_fabric(net);
+        let fabric_deadline = self.look_at_fabric(has_come, net);
         if !self.ready_reported {
             self.report_ready();
             return if self.ready_reported {
@@ -260,8 +264,7 @@ impl<K: Kernel> Pager<K> {
         self.balance_memory(net);
         self.post_write_backs(net);
         self.release_kept();
-        // What was posted may be complete already: on shared memory posting is doing.
-        let again = self.turn_fabric(net);
+        let again = self.look_at_fabric_again(has_come, net);
         self.fill_arrived();
         self.check_children(net.now);
         self.report_starvation(net.now);
@@ -279,33 +282,6 @@ impl<K: Kernel> Pager<K> {
             || !self.waiting.is_empty()
             || self.candidates.has_zero_mapped()
             || self.local.owes_eviction
-    }
-
-    fn turn_fabric(&mut self, net: &mut PagerFabric<'_>) -> Time {
-        let turn = net.fabric.turn(net.provider, net.now);
-        self.progressed |= turn.progressed;
-        while let Some(event) = net.fabric.poll_event() {
-            self.handle_fabric_event(event, net);
-        }
-        turn.deadline
-    }
-
-    fn handle_fabric_event(&mut self, event: FabricEvent<FrameBuffer>, net: &mut PagerFabric<'_>) {
-        match event {
-            FabricEvent::Outcome { operation, outcome } => {
-                self.handle_outcome(operation, outcome.is_ok());
-            }
-            FabricEvent::Quiesced {
-                operation, buffer, ..
-            } => {
-                self.handle_quiesced(operation, buffer, net);
-            }
-            FabricEvent::Quarantined { operation } => self.handle_quarantined(operation, net),
-            other => match self.store.handle_event(other, net) {
-                Some(StoreEvent::Lost(node)) => self.handle_node_lost(node),
-                Some(StoreEvent::Opened | StoreEvent::Grown) | None => {}
-            },
-        }
     }
 
     fn report_ready(&mut self) {

@@ -24,6 +24,7 @@ pub(super) enum OperationKind {
 
 impl<K: Kernel> Pager<K> {
     pub(super) fn start_operation(&mut self, id: OperationId, kind: OperationKind) {
+        self.looks.outdate();
         self.operations.insert(
             id,
             Operation {

@@ -39,6 +39,7 @@ impl<K: Kernel> Pager<K> {
     ) -> Round {
         let has_come = !incoming.faults.is_empty() || !incoming.events.is_empty();
         let at = net.now;
+        self.looks.outdate();
         for event in incoming.events {
             self.handle_space_event(event, net);
         }
@@ -51,7 +52,7 @@ impl<K: Kernel> Pager<K> {
             self.account_served(served);
             net.now = served;
         }
-        let deadline = self.turn(net);
+        let deadline = self.turn(has_come, net);
         if has_come {
             self.account_served(clock());
         }

@@ -32,6 +32,13 @@ impl ShmProvider {
         let pair = pair.ok_or_else(|| unknown(queue_pair))?;
         Ok((pair, &mut self.hub))
     }
+
+    /// When the first of those that do not answer is late.
+    fn deadline(&self) -> Time {
+        let pairs = self.queue_pairs.iter().map(Pair::deadline);
+        let strangers = self.inbound.iter().map(Inbound::deadline);
+        pairs.chain(strangers).min().unwrap_or(Time::NEVER)
+    }
 }
 
 impl Provider for ShmProvider {
@@ -342,9 +349,13 @@ impl Provider for ShmProvider {
         self.progress_rings();
         self.progress_sockets();
         self.drop_late();
-        let pairs = self.queue_pairs.iter().map(Pair::deadline);
-        let strangers = self.inbound.iter().map(Inbound::deadline);
-        pairs.chain(strangers).min().unwrap_or(Time::NEVER)
+        self.deadline()
+    }
+
+    fn progress_requests(&mut self, now: Time) -> Time {
+        self.hub.now = now;
+        self.progress_rings();
+        self.deadline()
     }
 
     fn set_sleeping(&mut self, sleeping: bool) -> bool {

@@ -71,6 +71,27 @@ fn v_11_atomics_change_the_target_and_return_what_was_there() {
 }
 
 #[test]
+fn requests_complete_without_a_look_at_connections() {
+    let (mut left, mut right) = connected("requests-alone");
+    right.fill(0, &pattern(1, 64));
+    left.post_receive(1, 0, 64);
+    right.post(2, SendOperation::Send, 0, 64);
+    assert_eq!(left.provider.progress_requests(NOW), Time::NEVER);
+    assert_eq!(
+        polled(&mut left),
+        [Ok(CompletionKind::Receive { length: 64 })]
+    );
+    assert_eq!(left.bytes(0, 64), pattern(1, 64));
+    right.provider.progress_requests(NOW);
+    assert_eq!(polled(&mut right), [SENT]);
+    drop(right);
+    left.provider.progress_requests(NOW);
+    assert_eq!(events(&mut left), []);
+    left.provider.progress(NOW);
+    assert_ne!(events(&mut left), []);
+}
+
+#[test]
 fn v_08_atomics_are_refused_in_the_order_of_the_specification() {
     use CompletionStatus::{LocalLength, RemoteAccess, RemoteInvalidRequest};
     let request_error: fn(_) -> _ = AsyncEvent::QueuePairRequestError;

@@ -284,7 +284,7 @@ fn m14_children_forked_while_pages_are_written_share_what_is_written() {
     let evicted = world.counters().pages_evicted;
     let children: Vec<usize> = (0..8).map(|_| fork(&mut world, 0).1).collect();
     let on_their_way = evicted - written;
-    assert!(on_their_way > 8, "{on_their_way}");
+    assert!(on_their_way >= 8, "{on_their_way}");
     world.pass(Duration::from_millis(100)).unwrap();
     let counters = world.counters();
     let later = counters.pages_evicted - evicted;

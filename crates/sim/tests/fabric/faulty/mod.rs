@@ -181,7 +181,7 @@ impl<P: Provider> Provider for Faulty<P> {
     delegate!(nic:
         attributes resource_counts destroy_protection_domain read_region allocate_window
         arm_completion_queue destroy_completion_queue query_queue_pair listen close_listener
-        disconnect progress set_sleeping next_window_key deallocate_window
+        disconnect progress progress_requests set_sleeping next_window_key deallocate_window
         create_overcommitted_completion_queue create_shared_receive_queue
         destroy_shared_receive_queue arm_shared_receive_queue query_shared_receive_queue
         queue_pair_number port_address connect reject
