@@ -85,7 +85,7 @@ fn m11_four_threads_map_and_unmap_while_one_faults() {
 fn m11_sixteen_threads_put_new_memory_over_what_is_leaving() {
     for mask in ["", "move"] {
         cases(&["overlaid"])
-            .arguments(["--rounds", sized("2000", "30")])
+            .arguments(["--rounds", sized("300", "30")])
             .environment("LEGATO_MASK_FEATURES", mask)
             .finish()
             .expect_code(0)
