@@ -282,10 +282,14 @@ const UFFDIO_API: libc::c_ulong = 0xC018_AA3F;
 const UFFDIO_REGISTER: libc::c_ulong = 0xC020_AA00;
 const UFFDIO_COPY: libc::c_ulong = 0xC028_AA03;
 
+/// Below the program itself: who looks through the address space for memory comes here first, and so
+/// does not find enough elsewhere before.
+const LOW: usize = 1 << 28;
+
 /// A program that serves faults of its own: its range is its own, and everything else goes far as
 /// before.
 fn own_userfaultfd(ground: &Ground) -> Result<Outcome, Failure> {
-    let served = Arena::new(64)?;
+    let served = Arena::at(LOW, 64)?;
     let descriptor = call!(syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC))? as i32;
     let mut api = [0xAA_u64, 0, 0];
     call!(ioctl(descriptor, UFFDIO_API, api.as_mut_ptr()))?;
