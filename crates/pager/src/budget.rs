@@ -68,6 +68,11 @@ impl Budget {
         u32::try_from(frames).unwrap_or(32_768)
     }
 
+    /// So many frames' memory is dropped together: each time costs a flush of the TLBs.
+    pub const fn drop_batch(&self) -> u64 {
+        self.reserve / 4
+    }
+
     /// Frames with memory that are kept ready for pages that come.
     pub const fn frames_ready(&self) -> u64 {
         self.reserve / 2
@@ -115,6 +120,7 @@ mod tests {
     fn the_smallest_share_leaves_most_to_the_program() {
         let budget = Budget::new(Bytes::gib(1)).with_limit(Bytes(0));
         assert_eq!(budget.limit, LIMIT_MIN.whole_pages());
+        assert!(budget.drop_batch() > 1);
         assert!(budget.headroom + budget.reserve + budget.victims_kept() < budget.limit / 2);
     }
 

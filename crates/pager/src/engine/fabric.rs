@@ -38,19 +38,6 @@ impl<K: Kernel> Pager<K> {
         self.follow_fabric(turn, net)
     }
 
-    /// Last thing in a turn: what was posted in it may be complete already, as on shared memory, where
-    /// posting is doing. When something has come the next turn is at once.
-    pub(super) fn look_at_fabric_again(
-        &mut self,
-        has_come: bool,
-        net: &mut PagerFabric<'_>,
-    ) -> Time {
-        if !has_come {
-            self.looks.outdate();
-        }
-        self.look_at_requests(net)
-    }
-
     /// Hears what has completed, if something may have since the last look.
     pub(super) fn look_at_requests(&mut self, net: &mut PagerFabric<'_>) -> Time {
         if let Some(due) = self.looks.due {

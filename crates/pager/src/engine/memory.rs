@@ -176,7 +176,9 @@ impl<K: Kernel> Pager<K> {
         }
         let lacking = self.lacking_room();
         while self.frames_to_spare() < lacking && self.reclaim_victim() {}
-        if self.room() < self.budget.reserve / 2 || self.frames_to_spare() >= self.drop_batch() {
+        if self.room() < self.budget.reserve / 2
+            || self.frames_to_spare() >= self.budget.drop_batch()
+        {
             self.drop_stale();
             self.shed_frames(self.surplus_frames());
         }
@@ -223,11 +225,6 @@ impl<K: Kernel> Pager<K> {
     /// Frames whose memory can be dropped.
     fn frames_to_spare(&self) -> u64 {
         u64::from(self.frames.stale()) + self.surplus_frames()
-    }
-
-    /// So many are dropped together: each time costs a flush of the TLBs.
-    const fn drop_batch(&self) -> u64 {
-        self.budget.reserve / 4
     }
 
     fn measure(&mut self, now: Time) {
@@ -292,7 +289,7 @@ impl<K: Kernel> Pager<K> {
         let ready = self.frames_to_spare()
             + u64::from(self.frames.done() + self.frames.queued() + self.frames.writing());
         let missing = wanted.saturating_sub(ready);
-        if missing < EVICT_TOGETHER.min(self.drop_batch()).max(1) {
+        if missing < EVICT_TOGETHER.min(self.budget.drop_batch()) {
             return;
         }
         // A page that forked children share frees nothing until it has left them all, but leaves a copy in a

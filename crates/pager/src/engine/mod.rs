@@ -264,7 +264,12 @@ impl<K: Kernel> Pager<K> {
         self.balance_memory(net);
         self.post_write_backs(net);
         self.release_kept();
-        let again = self.look_at_fabric_again(has_come, net);
+        if !has_come {
+            // What was posted in this turn may be complete already, as on shared memory, where posting is
+            // doing. When something has come the next turn is at once.
+            self.looks.outdate();
+        }
+        let again = self.look_at_requests(net);
         self.fill_arrived();
         self.check_children(net.now);
         self.report_starvation(net.now);

@@ -6,6 +6,7 @@ use super::message::{MESSAGE_SIZE, Message, parse_all};
 use super::system_call::system_call;
 use crate::PageRange;
 use alloc::vec::Vec;
+use core::mem::MaybeUninit;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -270,14 +271,13 @@ impl Userfaultfd {
     /// first, then changes, the oldest announcement first; here changes come first, because a fault may
     /// already be about the changed address space.
     pub(super) fn read(&self, count: usize, into: &mut Vec<Message>) -> Result<(), Errno> {
-        let mut buffer = [0u8; MESSAGE_SIZE * MESSAGES_MAX];
+        let mut buffer = [MaybeUninit::uninit(); MESSAGE_SIZE * MESSAGES_MAX];
         let room = MESSAGE_SIZE * count.min(MESSAGES_MAX);
-        let length = match rustix::io::read(&self.fd, &mut buffer[..room]) {
-            Ok(length) => length,
+        match rustix::io::read(&self.fd, &mut buffer[..room]) {
+            Ok((messages, _)) => parse_all(messages, into),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return Err(error),
-        };
-        parse_all(&buffer[..length], into);
+        }
         into.sort_by_key(|message| !message.is_change());
         Ok(())
     }

@@ -68,7 +68,8 @@ impl Arena {
         self.pages
     }
 
-    fn length(&self) -> usize {
+    /// In bytes.
+    pub fn length(&self) -> usize {
         self.pages as usize * PAGE_SIZE
     }
 

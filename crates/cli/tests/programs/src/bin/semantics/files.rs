@@ -97,7 +97,7 @@ fn direct_io_in_flight(ground: &Ground) -> Result<Outcome, Failure> {
         return Ok(NO_DIRECT);
     };
     let source = ground.far_region(BLOCKS * BLOCK_PAGES)?;
-    let length = source.pages() as usize * PAGE_SIZE;
+    let length = source.length();
     ensure!(
         call!(pwrite(file.as_raw_fd(), source.address(0), length, 0))? == length,
         "pwrite"
@@ -154,7 +154,7 @@ fn read_blocks(file: &File, seed: u64) -> Checked {
 
 fn into_pipe(region: &Arena, flags: libc::c_uint) -> Result<OwnedFd, Failure> {
     let (reader, writer) = new_pipe()?;
-    let length = region.pages() as usize * PAGE_SIZE;
+    let length = region.length();
     let piece = libc::iovec {
         iov_base: region.address(0),
         iov_len: length,
@@ -208,7 +208,7 @@ fn pipe_is_given_pages(ground: &Ground) -> Result<Outcome, Failure> {
     let gift = 8; // SPLICE_F_GIFT of splice.h
     let reader = into_pipe(&region, gift)?;
     ground.press_all();
-    let length = region.pages() as usize * PAGE_SIZE;
+    let length = region.length();
     outcome!(munmap(region.address(0), length)).map_err(|errno| Failure(format!("{errno}")))?;
     core::mem::forget(region);
     ground.press_all();

@@ -155,7 +155,7 @@ impl Ground {
     }
 
     pub(crate) fn evict(&self, region: &Arena) -> Checked {
-        self.evict_range(region.address(0), region.pages() as usize * PAGE_SIZE)
+        self.evict_range(region.address(0), region.length())
     }
 
     /// Uses other memory until none of the range is resident.
@@ -230,7 +230,7 @@ pub(crate) fn check(region: &Arena, version: u32) -> Checked {
 
 /// The bytes of a region, in memory of the heap.
 pub(crate) fn bytes_of(region: &Arena) -> Vec<u8> {
-    let length = region.pages() as usize * PAGE_SIZE;
+    let length = region.length();
     // SAFETY: the region is that long, and no other thread of a case that asks for this writes it.
     unsafe { core::slice::from_raw_parts(region.address(0).cast(), length) }.to_vec()
 }

@@ -25,14 +25,13 @@ const LENGTH: usize = PAGES as usize * PAGE_SIZE;
 /// Populated at a time: of more, in a program that is seen to loop over its memory, those that came
 /// first leave for those that come last (`NEWEST_KEPT` of the pager).
 const POPULATED: u64 = 64;
-const POPULATED_LENGTH: usize = POPULATED as usize * PAGE_SIZE;
 /// Linux 6.13; not in the libc crate.
 const MADV_GUARD_INSTALL: libc::c_int = 102;
 const MADV_GUARD_REMOVE: libc::c_int = 103;
 
 fn expect_resident(region: &Arena, when: &str) -> Checked {
     let pages = region.pages() as usize;
-    let found = resident(region.address(0), pages * PAGE_SIZE)?;
+    let found = resident(region.address(0), region.length())?;
     ensure!(
         found == pages,
         "{when}: {found} of {pages} pages are resident"
@@ -144,27 +143,27 @@ fn populate(ground: &Ground) -> Result<Outcome, Failure> {
     let region = ground.far_region(POPULATED)?;
     for advice in [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE] {
         ground.evict(&region)?;
-        call!(madvise(region.address(0), POPULATED_LENGTH, advice))?;
+        call!(madvise(region.address(0), region.length(), advice))?;
         // They are not locked: with memory short some may be on their way out again.
-        let found = resident(region.address(0), POPULATED_LENGTH)? as u64;
+        let found = resident(region.address(0), region.length())? as u64;
         ensure!(found >= POPULATED / 2, "{found} pages are populated");
         check(&region, 1)?;
     }
     for advice in [libc::MADV_WILLNEED, libc::MADV_COLD, libc::MADV_PAGEOUT] {
         ground.evict(&region)?;
-        call!(madvise(region.address(0), POPULATED_LENGTH, advice))?;
+        call!(madvise(region.address(0), region.length(), advice))?;
         check(&region, 1)?;
-        call!(madvise(region.address(0), POPULATED_LENGTH, advice))?;
+        call!(madvise(region.address(0), region.length(), advice))?;
         check(&region, 1)?;
     }
     call!(mprotect(
         region.address(0),
-        POPULATED_LENGTH,
+        region.length(),
         libc::PROT_READ
     ))?;
     let result = crate::ground::outcome!(madvise(
         region.address(0),
-        POPULATED_LENGTH,
+        region.length(),
         libc::MADV_POPULATE_WRITE
     ));
     ensure!(

@@ -449,7 +449,7 @@ const ROUND_PRESS: u64 = 2000;
 
 fn unmapped_in_flight(ground: &Ground) -> Result<Outcome, Failure> {
     in_flight(ground, |region| {
-        let length = region.pages() as usize * PAGE_SIZE;
+        let length = region.length();
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         call!(mmap(region.address(0), length, both, flags, -1, 0))?;

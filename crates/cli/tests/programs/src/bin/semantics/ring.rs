@@ -110,7 +110,7 @@ impl Ring {
     fn register(&self, region: &Arena) -> Checked {
         let buffer = libc::iovec {
             iov_base: region.address(0),
-            iov_len: region.pages() as usize * PAGE_SIZE,
+            iov_len: region.length(),
         };
         let ring = self.descriptor.as_raw_fd();
         call!(syscall(
@@ -134,7 +134,7 @@ impl Ring {
         let tail = Self::word(self.submissions, tail);
         let index = tail.load(Ordering::Relaxed)
             & Self::word(self.submissions, mask).load(Ordering::Relaxed);
-        let length = region.pages() as usize * PAGE_SIZE;
+        let length = region.length();
         let submission = Submission {
             operation,
             flags: 0,
@@ -194,7 +194,7 @@ fn registered_buffers(ground: &Ground) -> Result<Outcome, Failure> {
     };
     let region = ground.far_region(64)?;
     ring.register(&region)?;
-    let length = region.pages() as usize * PAGE_SIZE;
+    let length = region.length();
     let file = temporary_file()?;
     let other = Arena::new(region.pages())?;
     check(&region, 1)?;

@@ -69,7 +69,7 @@ fn use_as_stack(stack: &Arena) -> Checked {
     let stack = libc::stack_t {
         ss_sp: stack.address(0),
         ss_flags: 0,
-        ss_size: stack.pages() as usize * PAGE_SIZE,
+        ss_size: stack.length(),
     };
     call!(sigaltstack(&raw const stack, core::ptr::null_mut()))?;
     Ok(())
@@ -87,7 +87,7 @@ fn no_alternate_stack() -> Checked {
 
 fn is_on(stack: &Arena) -> bool {
     let first = stack.address(0) as usize;
-    (first..first + stack.pages() as usize * PAGE_SIZE).contains(&HANDLER_LOCAL.load(SeqCst))
+    (first..first + stack.length()).contains(&HANDLER_LOCAL.load(SeqCst))
 }
 
 fn alternate_stack(ground: &Ground) -> Result<Outcome, Failure> {
@@ -145,7 +145,7 @@ fn on_stack(
     let (mut thread, mut attributes) = (0, UnsafeCell::new(core::mem::MaybeUninit::uninit()));
     let attributes = attributes.get_mut().as_mut_ptr();
     call!(pthread_attr_init(attributes))?;
-    let length = work.stack.pages() as usize * PAGE_SIZE;
+    let length = work.stack.length();
     call!(pthread_attr_setstack(
         attributes,
         work.stack.address(0),
@@ -319,7 +319,7 @@ fn handler_jumps_out(ground: &Ground) -> Result<Outcome, Failure> {
         // SAFETY: getcontext has filled it; the stack is the region's.
         unsafe {
             (*there).uc_stack.ss_sp = stack.address(0);
-            (*there).uc_stack.ss_size = stack.pages() as usize * PAGE_SIZE;
+            (*there).uc_stack.ss_size = stack.length();
             libc::makecontext(there, raise_and_never_return, 0);
         }
         for region in [&stack, &alternate, &contexts] {
