@@ -18,6 +18,9 @@ const MEASURE_INTERVAL_MIN: Duration = Duration::from_micros(400);
 /// And at most: programs also grow slowly.
 pub(crate) const MEASURE_INTERVAL_MAX: Duration = Duration::from_millis(20);
 
+/// No more victims are kept, in pages: 3 GiB, the part of a cache of 30 GiB.
+const VICTIMS_MAX: u64 = 3 << 18;
+
 /// No limit is smaller, whatever share of a run's memory a process has.
 const LIMIT_MIN: Bytes = Bytes::kib(512);
 
@@ -62,10 +65,11 @@ impl Budget {
         self.limit - self.headroom
     }
 
-    /// Frames to provide: room for the reserve, the victims, and what is in flight.
+    /// Frames to provide: room for the victims, the reserve and what is in flight. In flight is what the
+    /// nodes can take in, which does not grow with the cache.
     pub fn frames(&self) -> u32 {
-        let frames = (self.cache / 4).clamp(1024, 32_768);
-        u32::try_from(frames).unwrap_or(32_768)
+        let in_flight = (self.cache * 3 / 20).clamp(1024, 16_384);
+        u32::try_from(victims_of(self.cache) + in_flight).expect("invariant: both are bounded")
     }
 
     /// So many frames' memory is dropped together: each time costs a flush of the TLBs.
@@ -80,8 +84,8 @@ impl Budget {
 
     /// Victims whose far copy is good and that are kept all the same, as the only sign of which
     /// pages are still in use: a tenth, as in S3-FIFO's small queue.
-    pub const fn victims_kept(&self) -> u64 {
-        self.limit / 10
+    pub fn victims_kept(&self) -> u64 {
+        victims_of(self.limit)
     }
 
     /// When to measure again, if `resident` pages were there now.
@@ -90,6 +94,11 @@ impl Budget {
         let fill = Duration::from_micros(room / FILL_PAGES_PER_MICROSECOND / 2);
         fill.clamp(MEASURE_INTERVAL_MIN, MEASURE_INTERVAL_MAX)
     }
+}
+
+/// The victims' part of so many pages.
+fn victims_of(pages: u64) -> u64 {
+    (pages / 10).min(VICTIMS_MAX)
 }
 
 #[cfg(test)]
@@ -122,6 +131,15 @@ mod tests {
         assert_eq!(budget.limit, LIMIT_MIN.whole_pages());
         assert!(budget.drop_batch() > 1);
         assert!(budget.headroom + budget.reserve + budget.victims_kept() < budget.limit / 2);
+    }
+
+    #[test]
+    fn frames_are_enough_for_the_victims_and_for_as_many_pages_in_flight_whatever_the_cache() {
+        for mib in [8, 64, 512, 1536, 3 << 10, 64 << 10, 1 << 20] {
+            let budget = Budget::new(Bytes::mib(mib));
+            let spare = u64::from(budget.frames()) - budget.victims_kept();
+            assert!(spare >= budget.reserve + 512, "{mib} MiB: {spare}");
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl FrameState {
     }
 }
 
-// There are up to 32,768 of them, and they count as local memory.
+// There is one for each ten pages of the cache or more, and they count as local memory.
 const _: () = assert!(size_of::<FrameState>() == 16);
 
 /// All frames.

@@ -21,8 +21,8 @@ const DROPPER_STACK_SIZE: u64 = 64 << 10;
 /// Where frames, headers and trash begin.
 const FRAMES_OFFSET: u64 = 1 << 20;
 /// Where the heap begins; it goes on to the end. It holds the page table, about 1.2 % of far
-/// memory, so it is enough for a terabyte.
-pub const HEAP_OFFSET: u64 = 1 << 30;
+/// memory, so it is enough for 1000 GiB.
+pub const HEAP_OFFSET: u64 = 4 << 30;
 /// Where pages are moved to be thrown away: `madvise` on the frames themselves would announce
 /// itself to the agent and wait for it.
 const TRASH_PAGES: u64 = 1024;
@@ -242,4 +242,17 @@ unsafe fn reserve_at(range: PageRange, how: MapFlags) -> Result<(), Errno> {
 
 const fn system(error: Errno) -> OpenError {
     OpenError::System(error.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Budget;
+    use legato_base::Bytes;
+
+    #[test]
+    fn the_largest_cache_has_its_frames_below_the_heap_and_areas_behind_them() {
+        let layout = Layout::new(0, Budget::new(Bytes::gib(1 << 20)).frames());
+        assert!(layout.area(1000).is_some());
+    }
 }
