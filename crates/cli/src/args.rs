@@ -29,6 +29,9 @@ pub(crate) enum Command {
     /// The process that becomes a program without a dynamic loader.
     #[command(hide = true)]
     Launch(LaunchArguments),
+    /// The process that holds userfaultfds as long as a page of theirs could be read.
+    #[command(hide = true)]
+    Keep,
     Node(NodeArguments),
     #[command(subcommand)]
     Secret(SecretCommand),

@@ -2,12 +2,13 @@
 
 use super::budget::AccountId;
 use super::control::{Connection, Received};
+use super::held::Held;
+use super::keeper::Keeper;
 use super::processes;
 use super::tree::Server;
 use legato_base::timeouts;
 use legato_base::wire::control::{AgentMessageBody, SupervisorMessage, Usage, Welcome};
 use legato_base::wire::stats::{STATS_SIZE, StatsPage};
-use legato_pager::uffd::has_address_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,9 +17,6 @@ use std::time::{Duration, Instant};
 /// So long a process whose agent is gone has to end by itself before it is called a survivor. Its
 /// evicted pages stay unreadable meanwhile, because the userfaultfd is still open here.
 const ORPHAN: Duration = timeouts::ORPHAN.to_std();
-
-/// Userfaultfds of children that are gone, and are held although no page of them can be read.
-const SIFT_MIN: usize = 16;
 
 /// One process that has, or had, an agent.
 #[derive(Debug)]
@@ -32,9 +30,7 @@ pub(crate) struct Agent {
     /// Keep evicted pages from reading as zeros if the agent dies before its program: that of the
     /// program, then those of the forked children that the agent serves. They close with this
     /// value, when whatever could read such a page has ended or been killed.
-    userfaultfds: Vec<OwnedFd>,
-    /// With so many of them it is time to see which are of use still.
-    sift_at: usize,
+    userfaultfds: Held<Holding>,
     stats_file: Option<OwnedFd>,
     stats: Option<StatsPage>,
     pub(crate) injected: bool,
@@ -65,6 +61,20 @@ enum Phase {
     /// The connection ended without a goodbye. The program ends until then, or is killed.
     Orphaned(Instant),
     Ended,
+}
+
+/// What is known of a userfaultfd.
+#[derive(Debug)]
+struct Holding {
+    whose: Whose,
+    /// The keeper holds it too.
+    kept: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Program,
+    Child,
 }
 
 #[derive(Debug)]
@@ -130,8 +140,7 @@ impl Agent {
             object_bases: Vec::new(),
             command: "?".into(),
             program: None,
-            userfaultfds: Vec::new(),
-            sift_at: SIFT_MIN,
+            userfaultfds: Held::new(),
             stats_file: None,
             stats: None,
             said_goodbye: false,
@@ -291,12 +300,12 @@ impl Agent {
             }
             AgentMessageBody::Ready => {
                 let mut descriptors = descriptors.into_iter();
-                self.userfaultfds.extend(descriptors.next());
+                self.hold(descriptors.next(), Whose::Program);
                 self.stats_file = descriptors.next();
                 Some(Notice::Ready)
             }
             AgentMessageBody::Forked => {
-                self.hold(descriptors);
+                self.hold(descriptors, Whose::Child);
                 self.forked = true;
                 None
             }
@@ -373,13 +382,24 @@ impl Agent {
         }
     }
 
-    /// Keeps the userfaultfds of new children. What children have left that are gone is given up
-    /// now and then: often enough that no more is held than twice what is needed.
-    fn hold(&mut self, descriptors: Vec<OwnedFd>) {
-        self.userfaultfds.extend(descriptors);
-        if self.userfaultfds.len() >= self.sift_at {
-            self.userfaultfds.retain(|fd| has_address_space(fd.as_fd()));
-            self.sift_at = self.userfaultfds.len() * 2 + SIFT_MIN;
+    fn hold(&mut self, userfaultfds: impl IntoIterator<Item = OwnedFd>, whose: Whose) {
+        for userfaultfd in userfaultfds {
+            let kept = false;
+            self.userfaultfds.push(userfaultfd, Holding { whose, kept });
+        }
+    }
+
+    /// Has the keeper hold what it does not yet, or all of it if it is a new one.
+    pub(crate) fn have_kept(&mut self, keeper: &Keeper, is_new: bool) {
+        for (userfaultfd, holding) in self.userfaultfds.iter_mut() {
+            let program = self
+                .program
+                .as_ref()
+                .filter(|_| holding.whose == Whose::Program);
+            if !holding.kept || is_new {
+                let program = program.map(|program| program.handle.as_fd());
+                holding.kept = keeper.hold(userfaultfd.as_fd(), program);
+            }
         }
     }
 

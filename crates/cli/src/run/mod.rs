@@ -3,8 +3,11 @@
 mod agents;
 mod budget;
 mod control;
+mod held;
+mod helpers;
 mod injector;
 mod intruder;
+pub(crate) mod keeper;
 pub(crate) mod launch;
 mod nodes;
 mod preload;
@@ -21,7 +24,9 @@ use crate::args::RunArguments;
 use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_REFUSED, Failure};
 use crate::machine;
 use control::ControlListener;
+use helpers::Helpers;
 use injector::Injector;
+use keeper::Keeper;
 use legato_base::Bytes;
 use nodes::Nodes;
 use preload::PreloadFile;
@@ -70,10 +75,11 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         .map_err(|error| Failure::system("cannot take signals", error))
         .and_then(|signals| {
             let proxies = Proxies::for_nodes(&nodes)?;
+            let keeper = Keeper::start()?;
             let main = start(arguments, &program, &preload, &name, &mut injector)?;
-            Ok((signals, proxies, main))
+            Ok((signals, proxies, keeper, main))
         });
-    let (signals, proxies, main) = match started {
+    let (signals, proxies, keeper, main) = match started {
         Ok(started) => started,
         Err(failure) => {
             nodes.stop();
@@ -81,8 +87,13 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         }
     };
     let injector = Rc::new(RefCell::new(injector));
-    let nodes = (nodes, proxies);
-    let mut supervisor = Supervisor::new(signals, listener, nodes, injector, main, arguments.cache);
+    let helpers = Helpers {
+        nodes,
+        proxies,
+        keeper: Some(keeper),
+    };
+    let mut supervisor =
+        Supervisor::new(signals, listener, helpers, injector, main, arguments.cache);
     let outcome = supervisor.supervise();
     let (report, nodes) = supervisor.finish(outcome);
     nodes.stop();

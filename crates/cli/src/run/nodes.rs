@@ -75,10 +75,6 @@ impl Nodes {
             .collect()
     }
 
-    pub(crate) fn is_node(&self, pid: Pid) -> bool {
-        self.pids().any(|node| node == pid)
-    }
-
     /// Of the nodes that were started here.
     pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
         let processes = self.list.iter().filter_map(|node| node.process.as_ref());

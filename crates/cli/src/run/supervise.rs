@@ -6,6 +6,7 @@ mod shares;
 use super::agents::{Agent, AgentReport, Notice, TakenOn};
 use super::budget::Ledger;
 use super::control::ControlListener;
+use super::helpers::Helpers;
 use super::injector::{Injected, Injector};
 use super::intruder::{Intruder, Outcomes};
 use super::nodes::Nodes;
@@ -42,9 +43,7 @@ pub(crate) struct Supervisor {
     signals: Signals,
     listener: ControlListener,
     listener_rests_until: Option<Instant>,
-    nodes: Nodes,
-    /// The NIC of all agents, where they cannot open it themselves.
-    proxies: Option<Proxies>,
+    helpers: Helpers,
     injector: Rc<RefCell<Injector>>,
     /// What the injector has done for the tree.
     outcomes: Outcomes,
@@ -88,7 +87,7 @@ impl Supervisor {
     pub(crate) fn new(
         signals: Signals,
         listener: ControlListener,
-        (nodes, proxies): (Nodes, Option<Proxies>),
+        helpers: Helpers,
         injector: Rc<RefCell<Injector>>,
         main: Pid,
         cache: Bytes,
@@ -98,8 +97,7 @@ impl Supervisor {
             signals,
             listener,
             listener_rests_until: None,
-            nodes,
-            proxies,
+            helpers,
             injector,
             outcomes,
             agents: Vec::new(),
@@ -136,6 +134,7 @@ impl Supervisor {
             self.handle_injected(injected);
             self.look_at_tree(now);
             self.settle_shares(now);
+            self.helpers.have_kept(&mut self.agents);
         }
     }
 
@@ -143,7 +142,7 @@ impl Supervisor {
         if !self.any_attached && !self.refused {
             say("the program has ended without ever attaching to far memory");
         }
-        let nodes = self.nodes.list.iter().map(|node| NodeReport {
+        let nodes = self.helpers.nodes.list.iter().map(|node| NodeReport {
             address: node.address.to_string(),
             pid: node
                 .process
@@ -160,7 +159,7 @@ impl Supervisor {
             processes: self.reports,
             nodes: nodes.collect(),
         };
-        (report, self.nodes)
+        (report, self.helpers.nodes)
     }
 
     fn sleep(&self, now: Instant) {
@@ -254,10 +253,10 @@ impl Supervisor {
         self.kill_descendants(&programs.chain(agents).collect::<Vec<_>>());
     }
 
-    /// Kills what runs below this process but the memory nodes and the `spared`.
+    /// Kills what runs below this process but its helpers and the `spared`.
     fn kill_descendants(&self, spared: &[Pid]) {
         for pid in processes::descendants() {
-            if !self.nodes.is_node(pid) && !spared.contains(&pid) {
+            if !self.helpers.has(pid) && !spared.contains(&pid) {
                 // ESRCH: it has ended, which was the purpose.
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -273,7 +272,7 @@ impl Supervisor {
             } else if pid == self.main {
                 self.handle_main_ended(status);
             } else {
-                self.nodes.handle_child_ended(pid);
+                self.helpers.handle_child_ended(pid);
             }
         }
     }
@@ -366,7 +365,7 @@ impl Supervisor {
 
     fn has_background_processes(&self) -> bool {
         let mut pids = processes::descendants().into_iter();
-        pids.any(|pid| !self.nodes.is_node(pid))
+        pids.any(|pid| !self.helpers.has(pid))
     }
 
     fn accept_agents(&mut self, now: Instant) {
@@ -432,13 +431,13 @@ impl Supervisor {
             cache_bytes: self.cache.0,
             share_bytes,
             client: drawn.expect("invariant: getrandom(2) does not fail once it has worked"),
-            nodes: self.nodes.addresses(),
-            key: self.nodes.key.clone(),
+            nodes: self.helpers.nodes.addresses(),
+            key: self.helpers.nodes.key.clone(),
         };
         TakenOn {
             account,
             welcome,
-            proxy: self.proxies.as_ref().and_then(Proxies::connect),
+            proxy: self.helpers.proxies.as_ref().and_then(Proxies::connect),
         }
     }
 
@@ -483,7 +482,7 @@ impl Supervisor {
             }
             Notice::Incompatible { text } => say(&format!("an agent was sent away: {text}")),
             Notice::NodeLost { node, pages } => {
-                let Some(node) = self.nodes.list.get_mut(node as usize) else {
+                let Some(node) = self.helpers.nodes.list.get_mut(node as usize) else {
                     return;
                 };
                 node.lost = true;

@@ -15,6 +15,7 @@ mod doctor;
 mod forked;
 mod fuzz;
 mod injection;
+mod killed;
 mod leftovers;
 mod limit;
 mod lost;

@@ -5,8 +5,8 @@ use crate::harness::{
     Finished, MIB, Node, PATIENCE, Process, Run, Running, legato, poll_until, sized, status_of,
     test_program,
 };
+use crate::killed::{agent_of, holding};
 use crate::limit;
-use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
@@ -490,65 +490,6 @@ fn m25_a_program_with_a_userfaultfd_of_its_own() {
         .lines()
         .filter(|line| line.contains("userfaultfd"));
     assert_eq!(lines.count(), 1, "{}", run.stderr);
-}
-
-/// Filled memory, of which most is far, and a program that waits.
-fn holding() -> Running {
-    let run = Run::far(test_program("hold"))
-        .arguments(["--bytes", "128MiB"])
-        .cache_mib(CACHE_MIB)
-        .memory_mib(256)
-        .start();
-    run.wait_for_far_pages(CACHE_MIB);
-    run
-}
-
-fn agent_of(run: &Running) -> Process {
-    let mut agents = run.processes().into_iter().filter(Process::leads_a_session);
-    agents.next().expect("the program has an agent")
-}
-
-/// `hold: R right, L lost, W wrong`: a page that reads zeros is a wrong one.
-fn expect_message_and_no_zeros(run: &Finished) {
-    assert_ne!(run.code(), Some(0), "the program went on: {}", run.output());
-    assert!(
-        !run.stderr.contains("found"),
-        "wrong memory was seen: {}",
-        run.stderr
-    );
-    let says = run.stderr.lines().any(|line| line.starts_with("legato:"));
-    assert!(says, "no message: {}", run.stderr);
-}
-
-#[test]
-fn m26_a_killed_agent_ends_the_program_with_a_message() {
-    let mut run = holding();
-    agent_of(&run).signal(Signal::KILL);
-    run.write(b"go\n");
-    expect_message_and_no_zeros(&run.finish());
-}
-
-/// While the program touches far pages.
-#[test]
-fn m26_an_agent_killed_at_work_leaves_no_zeros() {
-    for pause in [3, 10, 40] {
-        let mut run = holding();
-        let agent = agent_of(&run);
-        run.write(b"go\n");
-        std::thread::sleep(Duration::from_millis(pause));
-        agent.signal(Signal::KILL);
-        let run = run.finish();
-        if run.code() == Some(0) {
-            // It was done before.
-            assert!(
-                run.output().contains(" 0 lost, 0 wrong"),
-                "{}",
-                run.output()
-            );
-        } else {
-            expect_message_and_no_zeros(&run);
-        }
-    }
 }
 
 /// What the agent uses is not in what it moves: no page of its stack, heap or code lies in memory

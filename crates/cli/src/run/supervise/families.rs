@@ -53,7 +53,7 @@ impl Supervisor {
         let tasks = agents.filter_map(Agent::peer);
         let mut done: BTreeSet<i32> = programs
             .chain(tasks)
-            .chain(self.nodes.pids())
+            .chain(self.helpers.pids())
             .map(Pid::as_raw_pid)
             .collect();
         for _ in 0..LOOKS_MAX {

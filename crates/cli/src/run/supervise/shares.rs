@@ -65,7 +65,7 @@ impl Supervisor {
         let agents = self.agents.iter();
         let programs = agents.clone().filter_map(Agent::program_pid);
         let tasks = agents.clone().filter_map(Agent::peer);
-        let attended: Vec<Pid> = programs.chain(tasks).chain(self.nodes.pids()).collect();
+        let attended: Vec<Pid> = programs.chain(tasks).chain(self.helpers.pids()).collect();
         let servers: Vec<Server> = agents.filter_map(Agent::server).collect();
         for remark in tree.turn(&attended, &servers, now) {
             say(&remark);

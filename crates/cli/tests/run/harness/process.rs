@@ -64,6 +64,10 @@ impl Process {
         fs::read_dir(format!("/proc/{}/fd", self.pid)).map_or(0, Iterator::count)
     }
 
+    pub(crate) fn userfaultfds(&self) -> usize {
+        self.descriptors() - self.descriptors_without("[userfaultfd]")
+    }
+
     /// Open descriptors, but for those whose target's name has `part`.
     pub(crate) fn descriptors_without(&self, part: &str) -> usize {
         let all = fs::read_dir(format!("/proc/{}/fd", self.pid));
@@ -150,6 +154,17 @@ impl Process {
             *slot = number(name)?;
         }
         Some(numbers)
+    }
+
+    /// `T` for one that has been stopped (proc_pid_stat(5)).
+    pub(crate) fn state(&self) -> Option<char> {
+        state_and_start(self.pid).map(|(state, _)| state)
+    }
+
+    /// Its main thread sleeps in a fault that nobody has answered (proc_pid_wchan(5)).
+    pub(crate) fn waits_for_a_page(&self) -> bool {
+        let place = fs::read_to_string(format!("/proc/{}/wchan", self.pid));
+        place.is_ok_and(|place| place == "handle_userfault")
     }
 
     pub(crate) fn command(&self) -> String {

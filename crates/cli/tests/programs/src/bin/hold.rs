@@ -1,9 +1,10 @@
 //! Fills memory, prints `ready`, waits for a line on standard input, then reads everything back.
 //!
-//! `hold --bytes SIZE [--lock] [--catch-sigbus] [--again]`: with --lock the memory is locked
+//! `hold --bytes SIZE [--lock] [--catch-sigbus] [--again] [--fork]`: with --lock the memory is locked
 //! (`mlock(2)`). A page whose access raises SIGBUS is lost. With --catch-sigbus a handler counts it
 //! and puts a fresh page in its place; without, the program ends as programs do. With --again it
-//! reads once more for each further line, until standard input ends.
+//! reads once more for each further line, until standard input ends. With --fork a forked child
+//! waits and reads, and its parent waits for that.
 
 use legato_base::{Bytes, PAGE_SIZE};
 use legato_test_programs::{Arena, Options, check_call, end_at_a_panic};
@@ -15,7 +16,10 @@ static LOST: AtomicUsize = AtomicUsize::new(0);
 
 fn main() -> ExitCode {
     end_at_a_panic();
-    let options = Options::parse(&["--bytes"], &["--again", "--catch-sigbus", "--lock"]);
+    let options = Options::parse(
+        &["--bytes"],
+        &["--again", "--catch-sigbus", "--fork", "--lock"],
+    );
     let pages = options.pages("--bytes", Bytes::mib(128));
     match run(pages, &options) {
         Ok(status) => status,
@@ -39,6 +43,17 @@ fn run(pages: u64, options: &Options) -> std::io::Result<ExitCode> {
         check_call("mlock", result as isize)?;
     }
     (0..pages).for_each(|page| arena.fill(page, 1));
+    if options.flag("--fork") {
+        // SAFETY: there is one thread.
+        let child = check_call("fork", unsafe { libc::fork() } as isize)?;
+        if child != 0 {
+            let mut status = 0;
+            // SAFETY: the status is a local variable.
+            let waited = unsafe { libc::waitpid(child as i32, &raw mut status, 0) };
+            check_call("waitpid", waited as isize)?;
+            return Ok(ExitCode::from(u8::from(status != 0)));
+        }
+    }
     println!("ready");
     let next = || std::io::stdin().read_line(&mut String::new());
     next()?;
