@@ -5,7 +5,7 @@ use crate::histogram::{BUCKETS, Histogram};
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"LGstats2");
+const MAGIC: u64 = u64::from_le_bytes(*b"LGstats3");
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -48,6 +48,10 @@ counters! {
     cache_bytes_current,
     /// The same, at its highest.
     cache_bytes_peak,
+    /// Of it the agent's heap: now.
+    agent_bytes_current,
+    /// The same, at its highest.
+    agent_bytes_peak,
     /// The share of the run's local memory that the process may use, in bytes: now.
     share_bytes_current,
     /// The same, at its highest.

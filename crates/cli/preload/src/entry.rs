@@ -3,7 +3,8 @@
 //! runs already goes on without.
 
 use crate::environment::Environment;
-use crate::heap::{AgentHeap, FixedLine};
+use crate::heap::AgentHeap;
+use crate::line::FixedLine;
 use crate::provider::Nodes;
 use crate::{hand, task};
 use core::ffi::c_void;
@@ -49,11 +50,12 @@ struct Start<'a> {
     reservation: u64,
     object: (u64, u64),
     last_word: Option<u64>,
+    heap: &'static AgentHeap,
 }
 
 /// # Safety
 /// `environment` must be the process's.
-pub(crate) unsafe fn enter(environment: Environment, heap: &AgentHeap, object: (u64, u64)) {
+pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, object: (u64, u64)) {
     // SAFETY: the caller's promise.
     let Some(supervisor) = (unsafe { environment.variable(CONTROL_VARIABLE) }) else {
         return;
@@ -122,7 +124,11 @@ fn own_pid() -> i32 {
 }
 
 /// What a tracer asks for. Whatever fails, nothing of it stays but this object.
-pub(crate) fn enter_injected(parameters: &Parameters, heap: &AgentHeap, object: (u64, u64)) -> i64 {
+pub(crate) fn enter_injected(
+    parameters: &Parameters,
+    heap: &'static AgentHeap,
+    object: (u64, u64),
+) -> i64 {
     let result = match parameters.entry() {
         Some(Entry::Agent) => keep_out().and_then(|()| {
             start(
@@ -171,7 +177,7 @@ impl From<Errno> for StartFailure {
 fn start(
     supervisor: &[u8],
     masked_features: &[u8],
-    heap: &AgentHeap,
+    heap: &'static AgentHeap,
     object: (u64, u64),
 ) -> Result<(), StartFailure> {
     let reservation = Layout::reserve()?;
@@ -188,14 +194,15 @@ fn start_in(
     reservation: u64,
     supervisor: &[u8],
     masked_features: &[u8],
-    heap: &AgentHeap,
+    heap: &'static AgentHeap,
     object: (u64, u64),
 ) -> Result<(), StartFailure> {
     let stack = reservation + STACK_OFFSET;
     let access = MprotectFlags::READ | MprotectFlags::WRITE;
     // SAFETY: the stack's part of the reservation, which nothing uses yet.
     unsafe { rustix::mm::mprotect(stack as *mut c_void, STACK_SIZE as usize, access) }?;
-    heap.open(reservation + HEAP_OFFSET, RESERVATION - HEAP_OFFSET);
+    // SAFETY: the end of the reservation, which is unmapped only when the agent has ended.
+    unsafe { heap.open(reservation + HEAP_OFFSET, RESERVATION - HEAP_OFFSET) }?;
     let mut start = Start {
         state: AtomicU32::new(STARTING),
         program: own_pid(),
@@ -204,6 +211,7 @@ fn start_in(
         reservation,
         object,
         last_word: last_word(),
+        heap,
     };
     // SAFETY: both stacks lie in the reservation; the one in between ends before the agent gets
     // that deep. `start` lives until the agent has said that it needs it no more.
@@ -285,6 +293,7 @@ fn start_agent(start: &Start<'_>) -> Result<Agent<Nodes>, StartError> {
         last_word: start.last_word,
         masked_features: start.masked_features,
         start_task: task::spawn_thread,
+        heap: start.heap,
     };
     Agent::start(start)
 }

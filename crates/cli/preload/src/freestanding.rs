@@ -1,7 +1,7 @@
 //! What a Rust program needs of its surroundings, without a C library.
 
 use crate::environment::Environment;
-use crate::{entry, heap, task};
+use crate::{entry, heap, line, task};
 use core::fmt::Write;
 use core::panic::PanicInfo;
 use legato_pager::uffd::agent::last_words;
@@ -74,7 +74,7 @@ fn object() -> (u64, u64) {
 /// userfaultfd too.
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    let mut line = heap::FixedLine::default();
+    let mut line = line::FixedLine::default();
     // A line that is too long is cut.
     let _ = write!(line, "the agent failed: {info}");
     last_words(line.as_str());

@@ -1,92 +1,60 @@
-//! The agent's heap: dlmalloc over the agent's own reservation. Never far memory, never the
-//! program's.
+//! The agent's heap, in the agent's own reservation. Never far memory, never the program's.
+//!
+//! What it has counts as local memory, so pages that are not in use go back to the system wherever they
+//! lie: small blocks share slabs with others of their size, larger ones have pages of their own.
+//! (Allocators that can do without a C library give memory back at the end of the heap, or by whole
+//! segments, and the page table of a large program leaves something in each.)
+
+mod pages;
+mod slabs;
+#[cfg(test)]
+mod tests;
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use dlmalloc::{Allocator, Dlmalloc};
-use rustix::mm::{Advice, MprotectFlags};
-
-/// The reservation's heap part as the allocator's operating system: it grows and shrinks at its
-/// end.
-pub(crate) struct ReservedPages {
-    /// Address of the next byte not handed out, and of the end; zero until the heap is opened.
-    next: AtomicU64,
-    end: AtomicU64,
-}
-
-impl ReservedPages {
-    /// Takes back what was handed out from `start` to `end`, if nothing was handed out behind it.
-    fn take_back(&self, start: u64, end: u64) -> bool {
-        if self.next.load(Ordering::Relaxed) != end {
-            return false;
-        }
-        // SAFETY: the allocator gives these pages up. They are not registered with any
-        // userfaultfd, so this waits for nobody.
-        let emptied = unsafe {
-            rustix::mm::madvise(
-                start as *mut _,
-                (end - start) as usize,
-                Advice::LinuxDontNeed,
-            )
-        };
-        if emptied.is_ok() {
-            self.next.store(start, Ordering::Relaxed);
-        }
-        emptied.is_ok()
-    }
-}
-
-// SAFETY: `alloc` hands out zeroed, exclusive pages; what is taken back is emptied, so that it is
-// zeros when it is handed out again.
-unsafe impl Allocator for ReservedPages {
-    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        let size = size.next_multiple_of(legato_base::PAGE_SIZE);
-        let start = self.next.load(Ordering::Relaxed);
-        let end = start + size as u64;
-        if start == 0 || end > self.end.load(Ordering::Relaxed) {
-            return (core::ptr::null_mut(), 0, 0);
-        }
-        let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: inside the reservation and beyond everything handed out.
-        if unsafe { rustix::mm::mprotect(start as *mut _, size, access) }.is_err() {
-            return (core::ptr::null_mut(), 0, 0);
-        }
-        self.next.store(end, Ordering::Relaxed);
-        (start as *mut u8, size, 0)
-    }
-
-    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
-        core::ptr::null_mut()
-    }
-
-    fn free_part(&self, start: *mut u8, old: usize, new: usize) -> bool {
-        self.take_back(start as u64 + new as u64, start as u64 + old as u64)
-    }
-
-    fn free(&self, start: *mut u8, size: usize) -> bool {
-        self.take_back(start as u64, start as u64 + size as u64)
-    }
-
-    fn can_release_part(&self, _: u32) -> bool {
-        true
-    }
-
-    fn allocates_zeros(&self) -> bool {
-        true
-    }
-
-    fn page_size(&self) -> usize {
-        legato_base::PAGE_SIZE
-    }
-}
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, Ordering};
+use legato_base::{Bytes, PAGE_SIZE};
+use pages::Pages;
+use rustix::io::Errno;
+use slabs::{Class, Slabs};
 
 /// The global allocator of the shared object. Only the agent allocates; a second user would spin
 /// until the first is done.
 pub(crate) struct AgentHeap {
     busy: AtomicBool,
-    inner: UnsafeCell<Dlmalloc<ReservedPages>>,
+    inner: UnsafeCell<Heap>,
+}
+
+struct Heap {
+    pages: Pages,
+    slabs: Slabs,
+}
+
+/// A block that nobody has used yet.
+struct Block {
+    start: *mut u8,
+    is_zeros: bool,
+}
+
+/// Where blocks of a layout come from.
+enum Source {
+    Slab(Class),
+    /// So many pages.
+    Pages(u32),
+}
+
+impl Source {
+    /// None for what there is not: more than the address space, or an alignment beyond pages.
+    fn of(layout: Layout) -> Option<Self> {
+        if let Some(class) = Class::of(layout) {
+            return Some(Self::Slab(class));
+        }
+        let pages = layout.size().div_ceil(PAGE_SIZE);
+        let pages = u32::try_from(pages).ok()?;
+        (layout.align() <= PAGE_SIZE).then_some(Self::Pages(pages))
+    }
 }
 
 impl fmt::Debug for AgentHeap {
@@ -100,26 +68,26 @@ unsafe impl Sync for AgentHeap {}
 
 impl AgentHeap {
     pub(crate) const fn new() -> Self {
-        let pages = ReservedPages {
-            next: AtomicU64::new(0),
-            end: AtomicU64::new(0),
-        };
         Self {
             busy: AtomicBool::new(false),
-            inner: UnsafeCell::new(Dlmalloc::new_with_allocator(pages)),
+            inner: UnsafeCell::new(Heap {
+                pages: Pages::new(),
+                slabs: Slabs::new(),
+            }),
         }
     }
 
-    /// Gives the heap its memory: `size` bytes of inaccessible address space at `start`.
-    pub(crate) fn open(&self, start: u64, size: u64) {
-        self.with(|heap| {
-            let pages = heap.allocator();
-            pages.next.store(start, Ordering::Relaxed);
-            pages.end.store(start + size, Ordering::Relaxed);
-        });
+    /// Gives the heap its memory.
+    ///
+    /// # Safety
+    /// `size` bytes from `start` on must be inaccessible private memory that nobody else uses, for as long
+    /// as the heap or a block of it is used.
+    pub(crate) unsafe fn open(&self, start: u64, size: u64) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        self.with(|heap| unsafe { heap.pages.open(start, size) })
     }
 
-    fn with<T>(&self, use_heap: impl FnOnce(&mut Dlmalloc<ReservedPages>) -> T) -> T {
+    fn with<T>(&self, use_heap: impl FnOnce(&mut Heap) -> T) -> T {
         while self.busy.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();
         }
@@ -130,70 +98,104 @@ impl AgentHeap {
     }
 }
 
-// SAFETY: dlmalloc's contract is GlobalAlloc's, and access is exclusive.
+impl Heap {
+    fn take(&mut self, source: &Source) -> Option<Block> {
+        match *source {
+            Source::Slab(class) => {
+                let start = self.slabs.take(class, &mut self.pages)?;
+                Some(Block {
+                    start,
+                    is_zeros: false,
+                })
+            }
+            Source::Pages(count) => {
+                let pages = self.pages.take(count, 1)?;
+                Some(Block {
+                    start: self.pages.address(pages.first),
+                    is_zeros: pages.are_zeros,
+                })
+            }
+        }
+    }
+
+    /// # Safety
+    /// The block must have come from this source, and nobody may use it any more.
+    unsafe fn give_back(&mut self, block: *mut u8, source: &Source) {
+        match *source {
+            // SAFETY: the caller's promise.
+            Source::Slab(class) => unsafe { self.slabs.give_back(block, class, &mut self.pages) },
+            Source::Pages(count) => self.pages.give_back(self.pages.holding(block), count),
+        }
+    }
+
+    /// Gives a block that has `old` another size where it is, if that can be.
+    fn resize(&mut self, block: *mut u8, old: &Source, new: &Source) -> bool {
+        match (old, new) {
+            (Source::Slab(old), Source::Slab(new)) => old == new,
+            (&Source::Pages(old), &Source::Pages(new)) => {
+                let first = self.pages.holding(block);
+                if new < old {
+                    self.pages.give_back(first + new, old - new);
+                }
+                new <= old || self.pages.take_these(first + old, new - old).is_some()
+            }
+            _ => false,
+        }
+    }
+}
+
+impl legato_pager::uffd::agent::AgentHeap for AgentHeap {
+    fn bytes(&self) -> [Bytes; 2] {
+        let [now, peak] = self.with(|heap| heap.pages.with_memory());
+        [now, peak].map(|pages| Bytes::pages(u64::from(pages)))
+    }
+}
+
+// SAFETY: blocks in use are apart: slabs and larger blocks have pages of their own, and the blocks of a
+// slab are apart. They are as large and as aligned as their source says, and stay where they are.
 unsafe impl GlobalAlloc for AgentHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise about the layout.
-        self.with(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+        let block = Source::of(layout).and_then(|source| self.with(|heap| heap.take(&source)));
+        block.map_or(null_mut(), |block| block.start)
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as above.
-        self.with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+        let block = Source::of(layout).and_then(|source| self.with(|heap| heap.take(&source)));
+        let Some(Block { start, is_zeros }) = block else {
+            return null_mut();
+        };
+        if !is_zeros {
+            // SAFETY: the block has as many bytes.
+            unsafe { start.write_bytes(0, layout.size()) };
+        }
+        start
     }
 
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above, and the pointer came from here.
-        self.with(|heap| unsafe { heap.free(pointer, layout.size(), layout.align()) });
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above.
-        self.with(|heap| unsafe { heap.realloc(pointer, layout.size(), layout.align(), size) })
-    }
-}
-
-/// A line of text in fixed memory, for when the heap cannot be relied on.
-#[derive(Debug)]
-pub(crate) struct FixedLine {
-    bytes: [u8; 512],
-    length: usize,
-}
-
-impl Default for FixedLine {
-    fn default() -> Self {
-        Self {
-            bytes: [0; 512],
-            length: 0,
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if let Some(source) = Source::of(layout) {
+            // SAFETY: the caller's promise, as the layout is the one that it came by.
+            self.with(|heap| unsafe { heap.give_back(block, &source) });
         }
     }
-}
 
-impl FixedLine {
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-
-    /// Without a character that was cut in half at the end.
-    pub(crate) fn as_str(&self) -> &str {
-        let bytes = self.as_bytes();
-        match core::str::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => core::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or(""),
-        }
-    }
-}
-
-impl fmt::Write for FixedLine {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.bytes.len() - self.length;
-        let taken = text.len().min(room);
-        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
-        self.length += taken;
-        if taken < text.len() {
-            Err(fmt::Error)
-        } else {
-            Ok(())
-        }
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let new = Layout::from_size_align(size, layout.align());
+        let (Some(old), Some(new)) = (Source::of(layout), new.ok().and_then(Source::of)) else {
+            return null_mut();
+        };
+        self.with(|heap| {
+            if heap.resize(block, &old, &new) {
+                return block;
+            }
+            let Some(Block { start: moved, .. }) = heap.take(&new) else {
+                return null_mut();
+            };
+            // SAFETY: both have as many bytes, and they are apart; the old one is the caller's to give up.
+            unsafe {
+                core::ptr::copy_nonoverlapping(block, moved, size.min(layout.size()));
+                heap.give_back(block, &old);
+            }
+            moved
+        })
     }
 }

@@ -17,5 +17,6 @@ mod environment;
 mod freestanding;
 mod hand;
 mod heap;
+mod line;
 mod provider;
 mod task;

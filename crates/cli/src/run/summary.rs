@@ -36,13 +36,15 @@ impl RunReport {
     fn totals(&self) -> (AgentCounters, Histogram) {
         let mut counters = AgentCounters::default();
         let mut fault_ns = Histogram::default();
-        let mut cache_peak = 0;
+        let (mut cache_peak, mut agent_peak) = (0, 0);
         for process in &self.processes {
             counters.add(&process.stats.counters);
             fault_ns.merge(&process.stats.fault_ns);
             cache_peak = cache_peak.max(process.stats.counters.cache_bytes_peak);
+            agent_peak = agent_peak.max(process.stats.counters.agent_bytes_peak);
         }
         counters.cache_bytes_peak = cache_peak;
+        counters.agent_bytes_peak = agent_peak;
         (counters, fault_ns)
     }
 

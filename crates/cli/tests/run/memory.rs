@@ -1,6 +1,7 @@
 //! What is promised about memory, on real processes.
 
 use crate::harness::{MIB, Node, PATIENCE, Process, Run, Running, poll_until, sized, test_program};
+use crate::killed::agent_of;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,34 @@ fn m02_every_byte_comes_back_in_random_order() {
     // No more than the cache can have been local when the reading began.
     let far = pages(all - cache);
     assert!(run.stat("pages_fetched") >= far, "{:?}", run.stats);
+}
+
+/// All but what does not depend on how much memory there was.
+#[test]
+fn what_an_agent_took_for_memory_that_is_gone_comes_back() {
+    let mut run = Run::far(test_program("hold"))
+        .arguments(["--bytes", sized("2GiB", "384MiB"), "--release"])
+        .cache_mib(16)
+        .memory_mib(sized(3072, 512))
+        .start();
+    run.wait_for_output("ready");
+    let agent = agent_of(&run);
+    let taken = || {
+        agent
+            .counters()
+            .map_or(0, |counters| counters.agent_bytes_current)
+    };
+    poll_until("much is far", PATIENCE, || taken() > 3 * MIB);
+    run.write(b"go\n");
+    run.wait_for_output("released");
+    poll_until("it has come back", PATIENCE, || taken() < 2 * MIB);
+    run.write(b"go\n");
+    let run = run.finish().expect_code(0).expect_far_pages();
+    assert!(
+        run.output().contains(" 0 lost, 0 wrong"),
+        "{}",
+        run.output()
+    );
 }
 
 /// However full its cache is. (While a program runs its agent looks at its memory up to 2,500 times a

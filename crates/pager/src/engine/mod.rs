@@ -233,6 +233,13 @@ impl<K: Kernel> Pager<K> {
         &self.stats
     }
 
+    /// What its owner has seen of the memory that the pager and its surroundings take themselves, for the
+    /// counters.
+    pub fn note_own_memory(&mut self, now: Bytes, peak: Bytes) {
+        self.counters.agent_bytes_current = now.0;
+        self.counters.agent_bytes_peak = peak.0;
+    }
+
     /// Forked children whose memory this pager serves.
     pub fn children(&self) -> usize {
         self.children.alive.len()

@@ -1,6 +1,7 @@
 //! Processes as /proc shows them.
 
 use super::{legato, poll_until};
+use legato_base::wire::stats::{AgentCounters, StatsPage};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::PathBuf;
@@ -66,6 +67,18 @@ impl Process {
 
     pub(crate) fn userfaultfds(&self) -> usize {
         self.descriptors() - self.descriptors_without("[userfaultfd]")
+    }
+
+    /// What an agent has counted.
+    pub(crate) fn counters(&self) -> Option<AgentCounters> {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.pid));
+        let paths = descriptors.into_iter().flatten().flatten();
+        let is_theirs = |path: &PathBuf| {
+            let target = fs::read_link(path).unwrap_or_default();
+            target.to_string_lossy().contains("legato-stats")
+        };
+        let path = paths.map(|entry| entry.path()).find(is_theirs)?;
+        Some(StatsPage::parse(&fs::read(path).ok()?)?.counters)
     }
 
     /// Open descriptors, but for those whose target's name has `part`.

@@ -7,6 +7,7 @@ use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
 use super::watchdog::{LOOK, watch};
 use super::{DEADLINE, MIB, PATIENCE, legato, poll_until, sized, test_directory};
+use legato_base::PAGE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
@@ -331,12 +332,14 @@ impl Running {
         }
         let seen = self.sampler.take().map(Sampler::finish).unwrap_or_default();
         let stats = std::fs::read(&self.stats).ok();
+        let stats = stats.map(|bytes| serde_json::from_slice(&bytes).expect("--stats writes JSON"));
+        stats.iter().for_each(expect_small_agents);
         let files = std::fs::read_dir(&self.temporary).unwrap().flatten();
         Finished {
             status,
             stdout: self.stdout.bytes(),
             stderr: errors(),
-            stats: stats.map(|bytes| serde_json::from_slice(&bytes).expect("--stats writes JSON")),
+            stats,
             seen,
             mark: self.mark.clone(),
             temporary_files: files
@@ -359,6 +362,26 @@ impl Running {
         let limit = Timespec::try_from(limit).unwrap();
         let mut ends = [PollFd::new(&process, PollFlags::IN)];
         poll(&mut ends, Some(&limit)).unwrap() > 0
+    }
+}
+
+/// Whatever its program does, an agent takes no more for itself than this: for each page that it knows,
+/// for each page of each forked child, for each page of the cache, and besides.
+#[track_caller]
+fn expect_small_agents(stats: &Value) {
+    const OF_A_PAGE: u64 = 64;
+    const OF_A_CHILDS_PAGE: u64 = 16;
+    const OF_THE_CACHE: u64 = 512;
+    const BESIDES: u64 = 2 * MIB;
+    let number = |value: &Value, name| value[name].as_u64().expect("every agent has all counters");
+    let cache = number(stats, "cache_bytes_limit");
+    for agent in stats["processes"].as_array().expect("a list") {
+        let number = |name| number(agent, name);
+        let pages = number("far_pages_peak") + number("cache_bytes_peak") / PAGE_SIZE as u64;
+        let of_a_page = OF_A_PAGE + OF_A_CHILDS_PAGE * number("children_served");
+        let bound = pages * of_a_page + cache / OF_THE_CACHE + BESIDES;
+        let peak = number("agent_bytes_peak");
+        assert!(peak <= bound, "{peak} bytes, of at most {bound}: {agent}");
     }
 }
 

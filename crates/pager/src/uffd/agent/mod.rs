@@ -19,7 +19,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use legato_base::secret::Keyring;
 use legato_base::wire::control::AgentMessageBody;
-use legato_base::{Duration, Time};
+use legato_base::{Bytes, Duration, Time};
 use legato_fabric::Fabric;
 use legato_verbs::{AccessFlags, Address, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -75,6 +75,12 @@ pub trait ProviderGlue {
     fn wait_on<'a>(provider: &'a Self::Provider, into: &mut Vec<BorrowedFd<'a>>);
 }
 
+/// The heap that the agent runs on.
+pub trait AgentHeap: Sync {
+    /// What it takes: now, and at most so far.
+    fn bytes(&self) -> [Bytes; 2];
+}
+
 /// A running agent.
 #[expect(
     missing_debug_implementations,
@@ -84,6 +90,7 @@ pub struct Agent<G: ProviderGlue> {
     program: Program,
     supervisor: Supervisor,
     stats: OwnedFd,
+    heap: &'static dyn AgentHeap,
     provider: G::Provider,
     fabric: Fabric<FrameBuffer>,
     pager: Pager<LinuxKernel>,

@@ -1,7 +1,7 @@
 //! From nothing to a serving agent: the supervisor, the kernel's mechanism, the memory nodes.
 
 use super::housekeeping::timespec;
-use super::{Agent, ProviderGlue, SLEEP_MAX, ShareLog, now};
+use super::{Agent, AgentHeap, ProviderGlue, SLEEP_MAX, ShareLog, now};
 use crate::PageRange;
 use crate::replacement::ScanResistant;
 use crate::uffd::context::{OpenError, Userfaultfd};
@@ -32,7 +32,10 @@ use rustix::process::Pid;
 use rustix::rand::GetRandomFlags;
 
 /// What the entry into the program hands over.
-#[derive(Debug)]
+#[expect(
+    missing_debug_implementations,
+    reason = "holds a heap, which need not print"
+)]
 pub struct AgentStart<'a> {
     /// The program's process id.
     pub program: i32,
@@ -49,6 +52,7 @@ pub struct AgentStart<'a> {
     pub masked_features: &'a [u8],
     /// Starts a thread of the agent.
     pub start_task: StartTask,
+    pub heap: &'static dyn AgentHeap,
 }
 
 /// Why the agent could not start.
@@ -75,6 +79,7 @@ impl<G: ProviderGlue> Agent<G> {
     /// # Errors
     /// Whether the program may start without an agent.
     pub fn start(start: AgentStart<'_>) -> Result<Self, StartError> {
+        let heap = start.heap;
         let pid = Pid::from_raw(start.program).ok_or(StartError::ProgramGone)?;
         // The agent has its own limits and its own descriptors: the program's are not in the way.
         raise_descriptor_limit();
@@ -88,7 +93,7 @@ impl<G: ProviderGlue> Agent<G> {
         let assembled = Self::assemble(pid, start, &supervisor, (&welcome, proxy))
             .and_then(|parts| Ok((parts, open_stats()?)));
         match assembled {
-            Ok((parts, stats)) => Self::announce(parts, stats, supervisor, welcome),
+            Ok((parts, stats)) => Self::announce(parts, (stats, heap), supervisor, welcome),
             // An agent that comes when its program is just ending has nothing to serve, and
             // whatever it did not find is no failure.
             Err(_) if !is_running(pid) => {
@@ -176,7 +181,7 @@ impl<G: ProviderGlue> Agent<G> {
 
     fn announce(
         parts: Parts<G>,
-        stats: OwnedFd,
+        (stats, heap): (OwnedFd, &'static dyn AgentHeap),
         supervisor: Supervisor,
         welcome: Welcome,
     ) -> Result<Self, StartError> {
@@ -185,6 +190,7 @@ impl<G: ProviderGlue> Agent<G> {
             program: parts.program,
             supervisor,
             stats,
+            heap,
             provider: parts.provider,
             fabric: parts.fabric,
             pager: parts.pager,

@@ -1,10 +1,12 @@
 //! Fills memory, prints `ready`, waits for a line on standard input, then reads everything back.
 //!
-//! `hold --bytes SIZE [--lock] [--catch-sigbus] [--again] [--fork]`: with --lock the memory is locked
+//! `hold --bytes SIZE [--lock] [--catch-sigbus] [--again] [--fork] [--release]`: with
+//! --lock the memory is locked
 //! (`mlock(2)`). A page whose access raises SIGBUS is lost. With --catch-sigbus a handler counts it
 //! and puts a fresh page in its place; without, the program ends as programs do. With --again it
 //! reads once more for each further line, until standard input ends. With --fork a forked child
-//! waits and reads, and its parent waits for that.
+//! waits and reads, and its parent waits for that. With --release it unmaps the memory in the end,
+//! prints `released` and waits for a line.
 
 use legato_base::{Bytes, PAGE_SIZE};
 use legato_test_programs::{Arena, Options, check_call, end_at_a_panic};
@@ -18,7 +20,7 @@ fn main() -> ExitCode {
     end_at_a_panic();
     let options = Options::parse(
         &["--bytes"],
-        &["--again", "--catch-sigbus", "--fork", "--lock"],
+        &["--again", "--catch-sigbus", "--fork", "--lock", "--release"],
     );
     let pages = options.pages("--bytes", Bytes::mib(128));
     match run(pages, &options) {
@@ -60,6 +62,11 @@ fn run(pages: u64, options: &Options) -> std::io::Result<ExitCode> {
     let mut all_right = read_back(&arena, pages);
     while options.flag("--again") && next()? > 0 {
         all_right &= read_back(&arena, pages);
+    }
+    if options.flag("--release") {
+        drop(arena);
+        println!("released");
+        next()?;
     }
     Ok(ExitCode::from(u8::from(!all_right)))
 }
