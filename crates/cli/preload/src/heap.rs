@@ -87,6 +87,11 @@ impl AgentHeap {
         self.with(|heap| unsafe { heap.pages.open(start, size) })
     }
 
+    fn take(&self, layout: Layout) -> Option<Block> {
+        let source = Source::of(layout)?;
+        self.with(|heap| heap.take(&source))
+    }
+
     fn with<T>(&self, use_heap: impl FnOnce(&mut Heap) -> T) -> T {
         while self.busy.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();
@@ -155,13 +160,11 @@ impl legato_pager::uffd::agent::AgentHeap for AgentHeap {
 // slab are apart. They are as large and as aligned as their source says, and stay where they are.
 unsafe impl GlobalAlloc for AgentHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let block = Source::of(layout).and_then(|source| self.with(|heap| heap.take(&source)));
-        block.map_or(null_mut(), |block| block.start)
+        self.take(layout).map_or(null_mut(), |block| block.start)
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let block = Source::of(layout).and_then(|source| self.with(|heap| heap.take(&source)));
-        let Some(Block { start, is_zeros }) = block else {
+        let Some(Block { start, is_zeros }) = self.take(layout) else {
             return null_mut();
         };
         if !is_zeros {

@@ -85,27 +85,17 @@ pub(crate) enum Received {
 impl Connection {
     pub(crate) fn receive(&self) -> Received {
         let mut bytes = [0; AGENT_MESSAGE_SIZE];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let mut result = recvmsg(&self.socket, &mut parts, &mut ancillary, flags);
+        let mut result = receive(self.as_fd(), &mut bytes, RecvFlags::DONTWAIT);
         if matches!(result, Err(Errno::CONNRESET)) {
             // The other side has left without reading all that was sent to it. The kernel says so
             // once, before it hands out what that side had sent: a goodbye, say.
-            result = recvmsg(&self.socket, &mut parts, &mut ancillary, flags);
+            result = receive(self.as_fd(), &mut bytes, RecvFlags::DONTWAIT);
         }
-        let received = match result {
-            Ok(received) if received.bytes > 0 => received.bytes,
+        let (received, descriptors) = match result {
+            Ok((received, descriptors)) if received > 0 => (received, descriptors),
             Err(Errno::AGAIN | Errno::INTR) => return Received::Nothing,
             Ok(_) | Err(_) => return Received::End(None),
         };
-        let mut descriptors = Vec::new();
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                descriptors.extend(rights);
-            }
-        }
         match AgentMessage::parse(&bytes[..received]) {
             Ok(message) => Received::Message(message, descriptors),
             Err(error) => Received::End(Some(error)),
@@ -132,16 +122,39 @@ impl Connection {
     }
 
     fn send_with(&self, message: &SupervisorMessage, descriptors: &[BorrowedFd<'_>]) -> bool {
-        let bytes = message.to_bytes();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors))
-        {
-            return false;
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags).is_ok()
+        send(self.as_fd(), &message.to_bytes(), descriptors)
     }
+}
+
+/// The next message and the descriptors that came with it.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    flags: RecvFlags,
+) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let flags = RecvFlags::CMSG_CLOEXEC | flags;
+    let received = recvmsg(socket, &mut parts, &mut ancillary, flags)?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    Ok((received.bytes, descriptors))
+}
+
+/// Sends a message and copies of descriptors. False if that cannot be now.
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return false;
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags).is_ok()
 }
 
 impl AsFd for Connection {

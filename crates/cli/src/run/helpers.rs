@@ -33,6 +33,7 @@ impl Helpers {
             keeper.handle_child_ended(pid);
         }
     }
+
     /// The keeper holds whatever userfaultfds are held here; one that has died is replaced.
     pub(crate) fn have_kept(&mut self, agents: &mut [Agent]) {
         let has_ended = self.keeper.as_ref().is_some_and(Keeper::has_ended);

@@ -6,26 +6,20 @@
 //! take the last one away: a parent-death signal comes only after a dying process's descriptors are
 //! closed (`do_exit` in kernel/exit.c). So this process holds them too, and outlives the supervisor.
 
+use super::control;
 use super::held::Held;
 use crate::failure::Failure;
+use legato_pager::uffd::raise_descriptor_limit;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getrlimit, pidfd_open,
-    pidfd_send_signal, setrlimit, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A userfaultfd, and the program whose memory it is for.
-const DESCRIPTORS_MAX: usize = 2;
 /// How often it is looked whether the memory of processes that have been killed is gone; no event tells.
 const GONE_LOOK: Duration = Duration::from_millis(10);
 
@@ -89,11 +83,7 @@ impl Keeper {
     ) -> bool {
         let descriptors: Vec<BorrowedFd<'_>> =
             std::iter::once(userfaultfd).chain(program).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors))
-            && sendmsg(&self.socket, &[IoSlice::new(&[0])], &mut ancillary, flags).is_ok()
+        control::send(self.socket.as_fd(), &[0], &descriptors)
     }
 }
 
@@ -114,15 +104,7 @@ pub(crate) fn run() -> Result<u8, Failure> {
     // It was started as /proc/self/exe, which would be its name.
     rustix::thread::set_name(c"legato")
         .map_err(|error| Failure::system("cannot set the process's name", error))?;
-    let limit = getrlimit(Resource::Nofile);
-    // It can only fail to be raised.
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            ..limit
-        },
-    );
+    raise_descriptor_limit();
     let mut held = receive_all(std::io::stdin().as_fd());
     held.sift();
     for (_, program) in held.iter_mut() {
@@ -142,21 +124,15 @@ pub(crate) fn run() -> Result<u8, Failure> {
 fn receive_all(socket: BorrowedFd<'_>) -> Held<Option<OwnedFd>> {
     let mut held = Held::new();
     loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut byte = [0];
-        let mut parts = [IoSliceMut::new(&mut byte)];
-        match recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => continue,
-            Ok(received) if received.bytes > 0 => {}
-            Ok(_) | Err(_) => return held,
-        }
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(mut rights) = message
-                && let Some(userfaultfd) = rights.next()
-            {
-                held.push(userfaultfd, rights.next());
+        match control::receive(socket, &mut [0], RecvFlags::empty()) {
+            Err(Errno::INTR) => {}
+            Ok((1.., descriptors)) => {
+                let mut descriptors = descriptors.into_iter();
+                if let Some(userfaultfd) = descriptors.next() {
+                    held.push(userfaultfd, descriptors.next());
+                }
             }
+            Ok(_) | Err(_) => return held,
         }
     }
 }

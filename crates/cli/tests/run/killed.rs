@@ -73,12 +73,12 @@ fn m26_an_agent_killed_at_work_leaves_no_zeros() {
 }
 
 /// Of a run that was killed: it cannot say so any more, but nothing is wrong, and nothing is left.
-fn expect_no_zeros_and_nothing_left(run: Running, mark: &str) {
+fn expect_no_zeros_and_nothing_left(run: Running) {
     let run = run.finish();
     assert_eq!(run.signal(), Some(Signal::KILL.as_raw()));
     assert!(!run.output().contains("hold:"), "{}", run.output());
     assert_eq!(run.stderr, "");
-    wait_until_gone(&marked(mark), PATIENCE);
+    wait_until_gone(&marked(&run.mark), PATIENCE);
 }
 
 /// The supervisor, in which nothing moves, and that cannot do anything about the death of the agent.
@@ -94,6 +94,13 @@ fn stop_supervisor_and_kill_agent(run: &Running) -> Process {
     supervisor
 }
 
+fn expect_no_zeros_without_both(mut run: Running) {
+    let supervisor = stop_supervisor_and_kill_agent(&run);
+    run.write(b"go\n");
+    supervisor.signal(Signal::KILL);
+    expect_no_zeros_and_nothing_left(run);
+}
+
 fn keepers(run: &Running) -> Vec<Process> {
     let processes = run.processes().into_iter();
     let keepers = processes.filter(|process| process.command().trim_end() == "legato keep");
@@ -103,19 +110,13 @@ fn keepers(run: &Running) -> Vec<Process> {
 /// The last holders of the userfaultfd but one.
 #[test]
 fn m26_an_agent_and_a_supervisor_killed_together_leave_no_zeros() {
-    let mut run = holding();
-    let mark = run.mark.clone();
-    let supervisor = stop_supervisor_and_kill_agent(&run);
-    run.write(b"go\n");
-    supervisor.signal(Signal::KILL);
-    expect_no_zeros_and_nothing_left(run, &mark);
+    expect_no_zeros_without_both(holding());
 }
 
 /// The last one but one has died before, and there is another.
 #[test]
 fn m26_a_killed_keeper_is_replaced() {
-    let mut run = holding();
-    let mark = run.mark.clone();
+    let run = holding();
     for keeper in keepers(&run) {
         keeper.signal(Signal::KILL);
         wait_until_gone(&[keeper], PATIENCE);
@@ -125,17 +126,13 @@ fn m26_a_killed_keeper_is_replaced() {
             .iter()
             .any(|keeper| keeper.userfaultfds() == 1)
     });
-    let supervisor = stop_supervisor_and_kill_agent(&run);
-    run.write(b"go\n");
-    supervisor.signal(Signal::KILL);
-    expect_no_zeros_and_nothing_left(run, &mark);
+    expect_no_zeros_without_both(run);
 }
 
 /// A child whose memory the dead agent has served waits for its page, until somebody kills it.
 #[test]
 fn m26_a_child_of_an_agent_and_a_supervisor_killed_together_sees_no_zeros() {
     let mut run = holding_with(&["--fork"]);
-    let mark = run.mark.clone();
     poll_until("the keeper holds the child's too", PATIENCE, || {
         keepers(&run)
             .iter()
@@ -155,5 +152,5 @@ fn m26_a_child_of_an_agent_and_a_supervisor_killed_together_sees_no_zeros() {
         child.waits_for_a_page()
     });
     child.signal(Signal::KILL);
-    expect_no_zeros_and_nothing_left(run, &mark);
+    expect_no_zeros_and_nothing_left(run);
 }

@@ -83,7 +83,8 @@ impl FrameState {
     }
 }
 
-// There is one for each ten pages of the cache or more, and they count as local memory.
+// There is one for each ten pages of the cache or more, of 30 GiB of it at most; and they count as local
+// memory.
 const _: () = assert!(size_of::<FrameState>() == 16);
 
 /// All frames.

@@ -31,5 +31,5 @@ pub use context::{OpenError, Userfaultfd, has_address_space};
 pub use dropper::{StartTask, TaskMain};
 pub use features::{FeatureError, Mask, UnknownName};
 pub use layout::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE};
-pub use program::same_memory;
+pub use program::{raise_descriptor_limit, same_memory};
 pub use system_call::{outcome, system_call};

@@ -114,7 +114,7 @@ pub fn same_memory(one: Pid, other: Pid) -> Result<bool, Errno> {
 
 /// Lets the calling process have as many descriptors as the system allows, whatever limit it has
 /// inherited.
-pub(super) fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let inherited = rustix::process::getrlimit(Resource::Nofile);
     let raise = |maximum| {
         let limit = Rlimit {

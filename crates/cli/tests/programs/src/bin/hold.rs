@@ -1,8 +1,7 @@
 //! Fills memory, prints `ready`, waits for a line on standard input, then reads everything back.
 //!
 //! `hold --bytes SIZE [--lock] [--catch-sigbus] [--again] [--fork] [--release]`: with
-//! --lock the memory is locked
-//! (`mlock(2)`). A page whose access raises SIGBUS is lost. With --catch-sigbus a handler counts it
+//! --lock the memory is locked (`mlock(2)`). A page whose access raises SIGBUS is lost. With --catch-sigbus a handler counts it
 //! and puts a fresh page in its place; without, the program ends as programs do. With --again it
 //! reads once more for each further line, until standard input ends. With --fork a forked child
 //! waits and reads, and its parent waits for that. With --release it unmaps the memory in the end,
