@@ -5,7 +5,7 @@ use crate::histogram::{BUCKETS, Histogram};
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"LGstats3");
+const MAGIC: u64 = u64::from_le_bytes(*b"LGstats4");
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -52,6 +52,10 @@ counters! {
     agent_bytes_current,
     /// The same, at its highest.
     agent_bytes_peak,
+    /// Pages in the agent's heap that were on their way when a child was forked, and that it has too: now.
+    kept_pages_current,
+    /// The same, at its highest.
+    kept_pages_peak,
     /// The share of the run's local memory that the process may use, in bytes: now.
     share_bytes_current,
     /// The same, at its highest.

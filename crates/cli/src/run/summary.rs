@@ -36,15 +36,20 @@ impl RunReport {
     fn totals(&self) -> (AgentCounters, Histogram) {
         let mut counters = AgentCounters::default();
         let mut fault_ns = Histogram::default();
-        let (mut cache_peak, mut agent_peak) = (0, 0);
         for process in &self.processes {
             counters.add(&process.stats.counters);
             fault_ns.merge(&process.stats.fault_ns);
-            cache_peak = cache_peak.max(process.stats.counters.cache_bytes_peak);
-            agent_peak = agent_peak.max(process.stats.counters.agent_bytes_peak);
         }
-        counters.cache_bytes_peak = cache_peak;
-        counters.agent_bytes_peak = agent_peak;
+        let highest = |of: fn(&AgentCounters) -> u64| {
+            let all = self
+                .processes
+                .iter()
+                .map(|process| of(&process.stats.counters));
+            all.max().unwrap_or_default()
+        };
+        counters.cache_bytes_peak = highest(|counters| counters.cache_bytes_peak);
+        counters.agent_bytes_peak = highest(|counters| counters.agent_bytes_peak);
+        counters.kept_pages_peak = highest(|counters| counters.kept_pages_peak);
         (counters, fault_ns)
     }
 

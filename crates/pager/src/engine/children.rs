@@ -51,6 +51,8 @@ impl<K: Kernel> Pager<K> {
         });
         self.table = table;
         self.counters.children_served += 1;
+        let kept = self.children.kept.contents() as u64;
+        self.counters.kept_pages_peak = self.counters.kept_pages_peak.max(kept);
         self.children.alive.insert(
             child,
             Child {

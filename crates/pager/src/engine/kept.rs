@@ -37,6 +37,11 @@ impl Kept {
         self.pages.is_empty()
     }
 
+    /// Pages of the pager's own memory that there are for them.
+    pub(super) fn contents(&self) -> usize {
+        self.contents.len()
+    }
+
     /// The pages, in order.
     pub(super) fn pages(&self) -> impl Iterator<Item = SpacePage> {
         self.pages.keys().copied()

@@ -25,6 +25,8 @@ const EVICT_LEAST_BY_COPY: u64 = 64;
 const ZERO_MAPPED_BATCH: usize = 8192;
 /// Looking through all mappings costs up to a millisecond; when it found nothing, wait.
 const CHARGE_AGAIN: Duration = Duration::from_millis(20);
+/// And when the pager is in charge of most of it, so that the rest is a matter of fairness.
+const SHARE_AGAIN: Duration = Duration::from_millis(250);
 /// Frames that get new memory while a fault waits for one.
 const RENEWED_IN_FAULT: u64 = 8;
 
@@ -39,6 +41,8 @@ pub(super) struct LocalMemory {
     look_again_at: Time,
     /// The least local memory since that time.
     least_since_look: u64,
+    /// When to look again where only fairness asks for it.
+    share_again_at: Time,
     /// More pages should leave than one batch took out.
     pub(super) owes_eviction: bool,
     /// No more faults get frames in this turn.
@@ -245,14 +249,18 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// Takes charge of more when most local memory is none of the pager's: otherwise the few pages
-    /// that it may evict leave and come back without end, while the rest stays for ever.
+    /// Takes charge of more when much local memory is none of the pager's: otherwise the pages that it may
+    /// evict leave and come back without end, while the rest stays for ever. An eighth may be what can never
+    /// leave: stacks, the agent's heap.
     fn share_the_load(&mut self, now: Time) {
         let program = self
             .local
             .pages
             .saturating_sub(u64::from(self.frames.with_memory()));
-        if self.candidates.count() * 2 < program {
+        let others = program.saturating_sub(self.candidates.count());
+        let is_most = others * 2 > program;
+        if is_most || others * 8 > program && now >= self.local.share_again_at {
+            self.local.share_again_at = now + SHARE_AGAIN;
             self.look_for_more(program / 4, now);
         }
     }

@@ -229,6 +229,7 @@ impl<K: Kernel> Pager<K> {
     pub fn stats(&mut self) -> &StatsPage {
         self.counters.cache_bytes_current = Bytes::pages(self.local.pages).0;
         self.counters.far_pages_current = self.store.extents.used();
+        self.counters.kept_pages_current = self.children.kept.contents() as u64;
         self.stats.counters = self.counters;
         &self.stats
     }

@@ -277,7 +277,9 @@ fn m14_fork_while_pages_are_on_their_way() {
 /// Eight children that are forked while pages are being written have them from the one write of each.
 #[test]
 fn m14_children_forked_while_pages_are_written_share_what_is_written() {
-    let (mut world, range) = filled(on_a_slow_network(), 3 * CACHE);
+    let mut config = on_a_slow_network();
+    config.network.bytes_per_second = Some(20_000_000);
+    let (mut world, range) = filled(config, 3 * CACHE);
     let part = PageRange::new(range.start, 2 * CACHE);
     write_all(&mut world, 0, part, 1);
     // Pages leave several at a time: until more have than are written at once.
@@ -295,6 +297,8 @@ fn m14_children_forked_while_pages_are_written_share_what_is_written() {
     let children: Vec<usize> = (0..8).map(|_| fork(&mut world, 0).1).collect();
     world.pass(Duration::from_millis(100)).unwrap();
     let counters = world.counters();
+    assert_eq!(counters.kept_pages_peak, on_their_way);
+    assert_eq!(counters.kept_pages_current, 0);
     let later = counters.pages_evicted - evicted;
     let written = counters.pages_written - written;
     assert!(

@@ -493,6 +493,31 @@ fn pages_come_through_frames_that_keep_their_memory() {
     end(world, &[range]);
 }
 
+/// Lost: a quarter of the cache. What came while as much left was no growth, and a pager in charge of more
+/// than half looked for no more: it stayed for ever, whatever else was in use.
+#[test]
+fn what_came_without_growth_leaves_too() {
+    let (mut world, range) = filled(config(), 2 * CACHE);
+    let other = world.map(START + 16 * CACHE, CACHE / 4).unwrap();
+    for page in other.start.0..other.end().0 {
+        let write = Operation::Write(PageNumber(page), page);
+        world.perform(0, write).unwrap();
+        world.pass(Duration::from_millis(1)).unwrap();
+    }
+    let local = |world: &World| {
+        let mut pages = (other.start.0..other.end().0).map(PageNumber);
+        pages.any(|page| world.is_present(page))
+    };
+    assert!(local(&world));
+    let gone = (0..24).any(|_| {
+        world.read_all(0, range).unwrap();
+        world.pass(Duration::from_millis(100)).unwrap();
+        !local(&world)
+    });
+    assert!(gone, "some of it stays");
+    end(world, &[range, other]);
+}
+
 /// Half of the cache can never leave, and the rest is too small for what is in use. There is nothing
 /// more to take charge of then, and to look for it costs the program the time that it needs.
 #[test]

@@ -366,11 +366,12 @@ impl Running {
 }
 
 /// Whatever its program does, an agent takes no more for itself than this: for each page that it knows,
-/// for each page of each forked child, for each page of the cache, and besides.
+/// for each page of each forked child, for each page that is kept for children, for the cache, and besides.
 #[track_caller]
 fn expect_small_agents(stats: &Value) {
     const OF_A_PAGE: u64 = 64;
     const OF_A_CHILDS_PAGE: u64 = 16;
+    const OF_A_KEPT_PAGE: u64 = PAGE_SIZE as u64 + 512;
     const OF_THE_CACHE: u64 = 512;
     const BESIDES: u64 = 2 * MIB;
     let number = |value: &Value, name| value[name].as_u64().expect("every agent has all counters");
@@ -379,7 +380,8 @@ fn expect_small_agents(stats: &Value) {
         let number = |name| number(agent, name);
         let pages = number("far_pages_peak") + number("cache_bytes_peak") / PAGE_SIZE as u64;
         let of_a_page = OF_A_PAGE + OF_A_CHILDS_PAGE * number("children_served");
-        let bound = pages * of_a_page + cache / OF_THE_CACHE + BESIDES;
+        let kept = number("kept_pages_peak") * OF_A_KEPT_PAGE;
+        let bound = pages * of_a_page + kept + cache / OF_THE_CACHE + BESIDES;
         let peak = number("agent_bytes_peak");
         assert!(peak <= bound, "{peak} bytes, of at most {bound}: {agent}");
     }
