@@ -8,6 +8,7 @@ mod failure;
 mod machine;
 mod net;
 mod node;
+mod own_process;
 mod run;
 mod secret;
 mod sim;

@@ -5,7 +5,7 @@ use super::drive::{Clock, Nic, Waiter};
 use super::interfaces::{self, NodeInterface};
 use crate::args::NodeArguments;
 use crate::failure::Failure;
-use crate::machine;
+use crate::{machine, own_process};
 use legato_base::wire::node::NodeStatus;
 use legato_base::{Bytes, Time};
 use legato_fabric::Turn;
@@ -43,9 +43,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
     }
     let mut lifelines = Vec::new();
     if arguments.embedded {
-        // It was started as /proc/self/exe, which would be its name.
-        rustix::thread::set_name(c"legato")
-            .map_err(|error| Failure::system("cannot set the process's name", error))?;
+        own_process::take_name()?;
         // For when the parent is killed; its death before this line closes standard input.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| Failure::system("cannot watch the parent process", error))?;

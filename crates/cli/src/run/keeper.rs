@@ -9,16 +9,14 @@
 use super::control;
 use super::held::Held;
 use crate::failure::Failure;
+use crate::own_process::{self, OwnProcess};
+use legato_base::Duration;
 use legato_pager::uffd::raise_descriptor_limit;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
-};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Stdio;
 
 /// How often it is looked whether the memory of processes that have been killed is gone; no event tells.
 const GONE_LOOK: Duration = Duration::from_millis(10);
@@ -27,10 +25,8 @@ const GONE_LOOK: Duration = Duration::from_millis(10);
 /// could read an evicted page.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    pid: Pid,
-    handle: OwnedFd,
+    process: OwnProcess,
     socket: OwnedFd,
-    ended: bool,
 }
 
 impl Keeper {
@@ -41,37 +37,26 @@ impl Keeper {
         let flags = SocketFlags::CLOEXEC;
         let (socket, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|error| failed(error.into()))?;
-        let child = Command::new("/proc/self/exe")
-            .arg0("legato")
-            .arg("keep")
+        let mut command = OwnProcess::command("keep");
+        command
             .stdin(other)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // The terminal's signals are for the program.
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
-        let pid = Pid::from_child(&child);
-        let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
-        Ok(Self {
-            pid,
-            handle,
-            socket,
-            ended: false,
-        })
+            .stderr(Stdio::null());
+        let (process, _) = OwnProcess::start(&mut command).map_err(failed)?;
+        Ok(Self { process, socket })
     }
 
     pub(crate) const fn pid(&self) -> Pid {
-        self.pid
+        self.process.pid()
     }
 
     /// A child has been reaped; it may have been this one.
     pub(crate) fn handle_child_ended(&mut self, pid: Pid) {
-        self.ended |= pid == self.pid;
+        self.process.handle_child_ended(pid);
     }
 
     pub(crate) const fn has_ended(&self) -> bool {
-        self.ended
+        self.process.has_ended()
     }
 
     /// Has it hold a userfaultfd, of the `program` or of a child that has no agent of its own. From then
@@ -89,11 +74,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if !self.ended {
-            // Both fail only if it has ended by itself.
-            let _ = pidfd_send_signal(&self.handle, Signal::KILL);
-            let _ = waitpid(Some(self.pid), WaitOptions::empty());
-        }
+        self.process.end(Duration::ZERO);
     }
 }
 
@@ -101,9 +82,7 @@ impl Drop for Keeper {
 /// and this process once nothing can read an evicted page. What their agents served besides waits for its
 /// pages then: it is unknown here, and can be killed.
 pub(crate) fn run() -> Result<u8, Failure> {
-    // It was started as /proc/self/exe, which would be its name.
-    rustix::thread::set_name(c"legato")
-        .map_err(|error| Failure::system("cannot set the process's name", error))?;
+    own_process::take_name()?;
     raise_descriptor_limit();
     let mut held = receive_all(std::io::stdin().as_fd());
     held.sift();
@@ -114,7 +93,7 @@ pub(crate) fn run() -> Result<u8, Failure> {
         }
     }
     while !held.is_empty() {
-        std::thread::sleep(GONE_LOOK);
+        std::thread::sleep(GONE_LOOK.to_std());
         held.sift();
     }
     Ok(0)

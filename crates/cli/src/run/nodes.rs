@@ -4,16 +4,14 @@ use crate::args::RunArguments;
 use crate::failure::Failure;
 use crate::machine;
 use crate::node::{self, READY};
+use crate::own_process::{OwnProcess, wait_readable};
+use legato_base::Bytes;
 use legato_base::secret::{Keyring, RunKey};
 use legato_base::timeouts::{NODE_ANSWER, NODE_START, NODE_STOP};
-use legato_base::{Bytes, Duration};
 use legato_verbs::Address;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal};
 use std::io::Read as _;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 
 /// Memory nodes of the embedded default: two, so that a run looks like one on a cluster.
 const EMBEDDED_NODES: u64 = 2;
@@ -39,11 +37,9 @@ pub(crate) struct Node {
 /// A memory node that this process started.
 #[derive(Debug)]
 pub(crate) struct NodeProcess {
-    pub(crate) pid: Pid,
-    handle: OwnedFd,
+    process: OwnProcess,
     /// The node ends when this end of its standard input is closed, however that happens.
     lifeline: ChildStdin,
-    ended: bool,
 }
 
 impl Nodes {
@@ -78,16 +74,14 @@ impl Nodes {
     /// Of the nodes that were started here.
     pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
         let processes = self.list.iter().filter_map(|node| node.process.as_ref());
-        processes.map(|process| process.pid)
+        processes.map(NodeProcess::pid)
     }
 
     /// A child has been reaped; it may have been a node.
     pub(crate) fn handle_child_ended(&mut self, pid: Pid) {
         for node in &mut self.list {
-            if let Some(process) = node.process.as_mut().filter(|process| process.pid == pid) {
-                process.ended = true;
-                node.lost = true;
-            }
+            let own = node.process.as_mut();
+            node.lost |= own.is_some_and(|own| own.process.handle_child_ended(pid));
         }
     }
 
@@ -98,9 +92,8 @@ impl Nodes {
             .into_iter()
             .filter_map(|node| node.process)
             .collect();
-        for process in processes.iter().filter(|process| !process.ended) {
-            // ESRCH: it has ended by itself meanwhile.
-            let _ = pidfd_send_signal(&process.handle, Signal::TERM);
+        for own in &processes {
+            own.process.signal(Signal::TERM);
         }
         for process in processes {
             process.reap();
@@ -120,15 +113,13 @@ impl Node {
 }
 
 impl NodeProcess {
-    fn reap(self) {
+    pub(crate) const fn pid(&self) -> Pid {
+        self.process.pid()
+    }
+
+    fn reap(mut self) {
         drop(self.lifeline);
-        if self.ended {
-            return;
-        }
-        if !wait_readable(&self.handle, NODE_STOP) {
-            let _ = pidfd_send_signal(&self.handle, Signal::KILL);
-        }
-        let _ = rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty());
+        self.process.end(NODE_STOP);
     }
 }
 
@@ -161,31 +152,19 @@ fn start_embedded(memory: Option<Bytes>) -> Result<Nodes, Failure> {
 }
 
 fn start_one(address: &Address, memory: Bytes) -> Result<NodeProcess, Failure> {
-    let failed = |error| Failure::system("cannot start a memory node", error);
-    let mut child = Command::new("/proc/self/exe")
-        .arg0("legato")
-        .arg("node")
+    let mut command = OwnProcess::command("node");
+    command
         .arg(format!("--memory={}", memory.0))
         .arg(format!("--listen={address}"))
         .arg("--embedded")
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        // The terminal's signals are for the program: it may still need its memory.
-        .process_group(0)
-        .spawn()
-        .map_err(failed)?;
-    let pid = Pid::from_child(&child);
-    let handle = pidfd_open(pid, PidfdFlags::empty())
-        .map_err(|error| Failure::system("cannot watch a memory node", error))?;
+        .stdout(Stdio::piped());
+    let (process, mut child) = OwnProcess::start(&mut command)
+        .map_err(|error| Failure::system("cannot start a memory node", error))?;
     let (Some(lifeline), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         unreachable!("both were asked for as pipes");
     };
-    let process = NodeProcess {
-        pid,
-        handle,
-        lifeline,
-        ended: false,
-    };
+    let process = NodeProcess { process, lifeline };
     if is_ready(output) {
         return Ok(process);
     }
@@ -205,15 +184,4 @@ fn is_ready(mut output: ChildStdout) -> bool {
         }
     }
     line == READY
-}
-
-fn wait_readable(descriptor: &impl AsFd, limit: Duration) -> bool {
-    let limit = Timespec::try_from(limit.to_std()).ok();
-    let mut descriptors = [PollFd::new(descriptor, PollFlags::IN)];
-    loop {
-        match poll(&mut descriptors, limit.as_ref()) {
-            Err(rustix::io::Errno::INTR) => {}
-            result => return result.is_ok_and(|ready| ready > 0),
-        }
-    }
 }

@@ -147,7 +147,7 @@ impl Supervisor {
             pid: node
                 .process
                 .as_ref()
-                .map(|process| process.pid.as_raw_pid()),
+                .map(|process| process.pid().as_raw_pid()),
             lost: node.lost,
             pages_lost: node.pages_lost,
         });
