@@ -289,13 +289,22 @@ const LOW: usize = 1 << 28;
 /// A program that serves faults of its own: its range is its own, and everything else goes far as
 /// before.
 fn own_userfaultfd(ground: &Ground) -> Result<Outcome, Failure> {
-    let served = Arena::at(LOW, 64)?;
     let descriptor = call!(syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC))? as i32;
     let mut api = [0xAA_u64, 0, 0];
     call!(ioctl(descriptor, UFFDIO_API, api.as_mut_ptr()))?;
+    // Whoever takes charge of the range in this moment has it: then it is mapped anew.
+    let served = loop {
+        let served = Arena::at(LOW, 64)?;
+        let mut range = [served.address(0) as u64, 64 * PAGE_SIZE as u64, 1, 0];
+        match outcome!(ioctl(descriptor, UFFDIO_REGISTER, range.as_mut_ptr())) {
+            Err(libc::EBUSY) => {}
+            registered => {
+                ensure!(registered.is_ok(), "UFFDIO_REGISTER: {registered:?}");
+                break served;
+            }
+        }
+    };
     let start = served.address(0) as u64;
-    let mut range = [start, 64 * PAGE_SIZE as u64, 1, 0];
-    call!(ioctl(descriptor, UFFDIO_REGISTER, range.as_mut_ptr()))?;
     let content = filled_region(64)?;
     let (from, to) = (content.address(0) as u64, start);
     std::thread::scope(|scope| {
