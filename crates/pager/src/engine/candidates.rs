@@ -109,6 +109,18 @@ impl Candidates {
         }
     }
 
+    /// Takes up to `count` pages out that could not leave, to be tried again.
+    pub(super) fn take_unmovable(
+        &mut self,
+        count: usize,
+        table: &PageTable<PageEntry>,
+    ) -> Vec<Queued> {
+        let taken = self.unmovable.drain(..count.min(self.unmovable.len()));
+        taken
+            .filter(|&queued| is_candidate(table, queued))
+            .collect()
+    }
+
     /// How many could not leave.
     pub(super) fn unmovable(&self) -> u64 {
         self.unmovable.len() as u64

@@ -12,6 +12,8 @@ use legato_base::checksum::is_zero;
 /// Pages that stay for each address space, however short memory is: a program that loses a page for
 /// each one that it gets never finishes an instruction that needs both.
 const WORKING_SET_MIN: u64 = 64;
+/// Pages that most instructions need at the most: one that is copied to another, each across a boundary.
+const NEEDED_TO_GO_ON: u64 = 4;
 
 impl<K: Kernel> Pager<K> {
     /// Moves up to `count` pages out. Returns how many left, or None if the address space must
@@ -26,9 +28,15 @@ impl<K: Kernel> Pager<K> {
     /// Pages that may leave, as far as it is known.
     pub(super) fn pages_to_spare(&self) -> u64 {
         let working_set = WORKING_SET_MIN * (1 + self.children.alive.len() as u64);
+        let working_set = working_set.min(self.budget.limit / 8);
+        // Some of it may make room for others while threads wait, but not what they all need to go on.
+        let kept = match self.waiting.stalled.len() as u64 {
+            0 => working_set,
+            threads => (threads * NEEDED_TO_GO_ON).clamp(working_set / 2, working_set),
+        };
         self.candidates
             .count()
-            .saturating_sub(working_set.min(self.budget.limit / 8))
+            .saturating_sub(kept)
             .saturating_sub(self.candidates.unmovable())
     }
 

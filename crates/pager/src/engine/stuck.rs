@@ -7,8 +7,8 @@ use legato_base::{Bytes, Duration, Time};
 
 /// Pages that could not leave are tried again so often.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// And so many at a time, unless threads wait and nothing else is left to be tried: a try in vain is
-/// not free, and whoever has much locked memory shall not spend all of its time on it.
+/// And so many of them take their turn again among the others, unless threads wait and there are no
+/// others: a try in vain is not free, and whoever has much locked memory shall not spend all of its time on it.
 const TRIED_MAX: usize = 1024;
 /// Memory is stuck if nothing can leave so many times in a row. Devices hold pages for less.
 const TIMES_IN_VAIN: u32 = 5;
@@ -39,9 +39,14 @@ impl<K: Kernel> Pager<K> {
         } else {
             0
         };
-        let all_in_vain = !self.waiting.stalled.is_empty() && self.pages_to_spare() == 0;
-        let count = if all_in_vain { usize::MAX } else { TRIED_MAX };
-        self.candidates.take_back(count);
+        if self.waiting.stalled.is_empty() || self.pages_to_spare() > 0 {
+            self.candidates.take_back(TRIED_MAX);
+            return;
+        }
+        // Themselves, and not what else would be chosen in their place: that is the rest of the working set.
+        let room = self.frames.empty() as usize;
+        let again = self.candidates.take_unmovable(room, &self.table);
+        let _ = self.evict_pages(again);
     }
 
     /// More is local than there may be, and that has not changed for a while.

@@ -332,6 +332,42 @@ fn threads_that_wait_beside_locked_memory_starve() {
     assert!(world.has_starved());
 }
 
+/// It went on for ever: each time that locked pages were tried again one of the few others left instead, ten in a
+/// second, and the program neither went on nor was ended.
+#[test]
+fn what_can_leave_beside_locked_memory_takes_turns_or_is_said_not_to_be_enough() {
+    let mut enough = Vec::new();
+    for locked in (CACHE / 2..CACHE).step_by(16) {
+        let mut world = World::new(config()).unwrap();
+        let stays = world.map(START, locked).unwrap();
+        world.perform(0, Operation::Lock(stays)).unwrap();
+        let range = world.map(2 * START, 2 * CACHE).unwrap();
+        let all = (stays.start.0..stays.end().0).chain(range.start.0..range.end().0);
+        let begin = world.now();
+        let mut writes = all.map(|page| world.perform(0, Operation::Write(PageNumber(page), page)));
+        let failure = writes.find_map(Result::err);
+        enough.push(failure.is_none());
+        if let Some(failure) = failure {
+            let FailureKind::GaveUp(PagerEvent::NothingToEvict(_)) = failure.kind else {
+                panic!("{locked} locked: {failure:?}");
+            };
+            continue;
+        }
+        world.read_all(0, range).unwrap();
+        let waited = world.now().since(begin);
+        assert!(
+            waited < Duration::from_secs(1),
+            "{locked} locked: {waited:?}"
+        );
+        end(world, &[range, stays]);
+    }
+    assert!(
+        enough[0] && enough.is_sorted_by_key(|enough| !enough),
+        "{enough:?}"
+    );
+    assert!(enough.contains(&false), "{enough:?}");
+}
+
 /// A world whose node has room for half of what the program needs, and the page at whose first touch
 /// thread 0 waits for more.
 fn with_full_far_memory() -> (World, PageRange, u64) {
