@@ -115,10 +115,8 @@ impl Candidates {
         count: usize,
         table: &PageTable<PageEntry>,
     ) -> Vec<Queued> {
-        let taken = self.unmovable.drain(..count.min(self.unmovable.len()));
-        taken
-            .filter(|&queued| is_candidate(table, queued))
-            .collect()
+        let first = count.min(self.unmovable.len());
+        taken(self.unmovable.drain(..first), table)
     }
 
     /// How many could not leave.
@@ -132,11 +130,13 @@ impl Candidates {
     }
 
     /// Takes out up to `count` of those that only map zeros.
-    pub(super) fn take_zero_mapped(&mut self, count: usize) -> Vec<Queued> {
-        let rest = self
-            .zero_mapped
-            .split_off(count.min(self.zero_mapped.len()));
-        core::mem::replace(&mut self.zero_mapped, rest)
+    pub(super) fn take_zero_mapped(
+        &mut self,
+        count: usize,
+        table: &PageTable<PageEntry>,
+    ) -> Vec<Queued> {
+        let first = count.min(self.zero_mapped.len());
+        taken(self.zero_mapped.drain(..first), table)
     }
 
     /// Every place that stands for a page, or has stood for one.
@@ -145,6 +145,13 @@ impl Candidates {
         let others = self.unmovable.iter().chain(&self.zero_mapped);
         places.chain(others).copied()
     }
+}
+
+/// Of places that were taken out, those that still stand for pages.
+fn taken(places: impl Iterator<Item = Queued>, table: &PageTable<PageEntry>) -> Vec<Queued> {
+    places
+        .filter(|&queued| is_candidate(table, queued))
+        .collect()
 }
 
 /// True if a place in a queue still stands for a resident page.

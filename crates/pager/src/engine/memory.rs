@@ -2,11 +2,10 @@
 //! memory to take charge of.
 
 use super::activity::Activity;
-use super::candidates::{Origin, is_candidate};
+use super::candidates::Origin;
 use super::write_back::FEW_QUEUED;
 use super::{Pager, PagerFabric};
 use crate::entry::Location;
-use crate::replacement::Queued;
 use crate::{Charge, FrameIndex, Kernel, SpaceId, SpacePage};
 use alloc::vec::Vec;
 use legato_base::{Bytes, Duration, Time};
@@ -350,10 +349,7 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         let room = (self.frames.empty() as usize).min(ZERO_MAPPED_BATCH);
-        let batch = self.candidates.take_zero_mapped(room);
-        let table = &self.table;
-        let valid = |queued: &Queued| is_candidate(table, *queued);
-        let batch: Vec<Queued> = batch.into_iter().filter(valid).collect();
+        let batch = self.candidates.take_zero_mapped(room, &self.table);
         // Pages that cannot leave now are queued like any others.
         let _ = self.evict_pages(batch);
         self.drop_stale();

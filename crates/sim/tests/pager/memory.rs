@@ -332,8 +332,8 @@ fn threads_that_wait_beside_locked_memory_starve() {
     assert!(world.has_starved());
 }
 
-/// It went on for ever: each time that locked pages were tried again one of the few others left instead, ten in a
-/// second, and the program neither went on nor was ended.
+/// It crawled: each time that locked pages were tried again one of the few others left instead, ten in a second, and
+/// the program neither went on as it could have nor was ended.
 #[test]
 fn what_can_leave_beside_locked_memory_takes_turns_or_is_said_not_to_be_enough() {
     let mut enough = Vec::new();
