@@ -188,10 +188,17 @@ impl Departure {
         }
     }
 
+    pub(crate) const fn range(&self) -> PageRange {
+        PageRange::new(self.page.page(), self.count as u64)
+    }
+
     /// Moves one run after the other, until the address space must settle.
-    pub fn one_by_one<K: Kernel>(kernel: &mut K, runs: &mut [Self]) {
+    pub fn one_by_one(
+        runs: &mut [Self],
+        mut move_out: impl FnMut(&Self) -> (u32, Result<(), EvictError>),
+    ) {
         for run in runs {
-            let (moved, result) = kernel.move_out(run.page, run.frame, run.count);
+            let (moved, result) = move_out(run);
             run.moved = moved;
             run.error = result.err();
             if run.error == Some(EvictError::Again) {
@@ -252,7 +259,7 @@ pub trait Kernel {
     where
         Self: Sized,
     {
-        Departure::one_by_one(self, runs);
+        Departure::one_by_one(runs, |run| self.move_out(run.page, run.frame, run.count));
     }
 
     /// True if pages leave this address space with their memory, and can come back with it. False if

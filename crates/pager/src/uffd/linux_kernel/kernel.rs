@@ -48,21 +48,8 @@ impl Kernel for LinuxKernel {
         count: u32,
     ) -> (u32, Result<(), EvictError>) {
         let range = PageRange::new(page.page(), u64::from(count));
-        let free = match self.still_registered(page.space(), range) {
-            Ok(registered) => self.may_leave(page.space(), registered),
-            Err(error) => return (0, Err(error)),
-        };
-        let (moved, result) = leave_before(free, count, || {
-            if page.space() == SpaceId::OWN {
-                self.move_out_own(page.page(), frame, free)
-            } else {
-                self.move_out_child(page.space(), page.page(), frame, free)
-            }
-        });
-        if moved > 0 {
-            self.note_settled(page.space());
-        }
-        (moved, result)
+        self.look_for_blocks(page.space(), core::iter::once(range));
+        self.move_out_looked_at(page, frame, count)
     }
 
     fn move_out_runs(&mut self, runs: &mut [Departure]) {
@@ -74,15 +61,15 @@ impl Kernel for LinuxKernel {
                 .take_while(|run| run.page.space() == space)
                 .count();
             let (batch, later) = rest.split_at_mut(own);
+            self.look_for_blocks(space, batch.iter().map(Departure::range));
             let copies = space == SpaceId::OWN && !self.features.can_move();
-            let mut stays = |run: &Departure| {
-                let range = PageRange::new(run.page.page(), u64::from(run.count));
-                self.may_leave(space, range) < run.count
-            };
-            if copies && !batch.iter().any(&mut stays) {
+            let stays = |run: &Departure| self.may_leave(space, run.range()) < run.count;
+            if copies && !batch.iter().any(stays) {
                 self.copy_out_runs(batch);
             } else {
-                Departure::one_by_one(self, batch);
+                Departure::one_by_one(batch, |run| {
+                    self.move_out_looked_at(run.page, run.frame, run.count)
+                });
             }
             // Once it must settle, nothing more is tried.
             if batch.iter().any(|run| run.error == Some(EvictError::Again)) {
@@ -242,6 +229,31 @@ impl Kernel for LinuxKernel {
 }
 
 impl LinuxKernel {
+    /// As `move_out`, of pages among which it is known who must stay.
+    fn move_out_looked_at(
+        &mut self,
+        page: SpacePage,
+        frame: FrameIndex,
+        count: u32,
+    ) -> (u32, Result<(), EvictError>) {
+        let range = PageRange::new(page.page(), u64::from(count));
+        let free = match self.still_registered(page.space(), range) {
+            Ok(registered) => self.may_leave(page.space(), registered),
+            Err(error) => return (0, Err(error)),
+        };
+        let (moved, result) = leave_before(free, count, || {
+            if page.space() == SpaceId::OWN {
+                self.move_out_own(page.page(), frame, free)
+            } else {
+                self.move_out_child(page.space(), page.page(), frame, free)
+            }
+        });
+        if moved > 0 {
+            self.note_settled(page.space());
+        }
+        (moved, result)
+    }
+
     /// What became of pages that were to enter a space from `frame` on.
     fn filled(
         &mut self,

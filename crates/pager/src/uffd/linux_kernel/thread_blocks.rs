@@ -11,22 +11,32 @@
 //! pthread`). musl's is one word in its own data for all threads, and while it is not cleared no thread
 //! comes or goes. It is looked up once, in the program's first thread (PR_GET_TID_ADDRESS of prctl(2)).
 //!
+//! A thread may come and go between two looks at the threads, on a stack that glibc kept of one before it,
+//! and whose page nobody has seen anybody touch for long. So before a page leaves, its bytes are looked
+//! at where the threads' blocks begin: glibc lays a block out before there is a thread, always at the same
+//! distance from the end of the stack, and leaves it there when the thread has ended.
+//!
 //! A debugger reads through /proc/PID/mem or PTRACE_PEEKDATA, and gets EIO where a page is far. gdb
 //! reads the block of each thread, whole, whenever the program stops (libthread_db), and without it
 //! waits for ever in the middle of a call that it makes in the program. So the whole block stays; and,
 //! while somebody traces the program, what is on top of each stack.
 
 use super::LinuxKernel;
+use super::space::Space;
 use crate::uffd::agent;
 use crate::uffd::program::{thread_file, threads_of};
 use crate::uffd::system_call::system_call;
 use crate::{EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;
-use legato_base::{Duration, PageNumber, Time};
+use legato_base::{Duration, PAGE_SIZE, PageNumber, Time};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
 /// A thread that is younger has only just used its pages.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// While it is not known where blocks are to be looked for, and there are threads.
+const LOOK_SOON: Duration = Duration::from_millis(1);
 
 /// Where the block of a thread begins, seen from its list of robust mutexes, and how long it is at
 /// most: `struct pthread` of glibc 2.31 to 2.41 has 2304 bytes, and the list is 736 bytes in.
@@ -36,39 +46,66 @@ const BLOCK_LENGTH: u64 = 2560;
 /// So many bytes from a thread's stack pointer on, for the innermost frames.
 const STACK_LENGTH: u64 = 16 << 10;
 
+/// Before the list of robust mutexes: the thread's id, and the last of the list.
+const WORDS_BEFORE: u64 = 16;
+/// In the list (`struct robust_list_head` of `linux/futex.h`): from where a mutex of glibc is in it to
+/// its lock. Never anything else on x86-64.
+const FUTEX_OFFSET: u64 = -32_i64 as u64;
+
+/// Places within a page at which blocks are looked for. glibc's own stacks end with a page, so there
+/// is one; stacks of the program's may have others.
+const PLACES_MAX: usize = 4;
+
 /// Of the threads of one process.
 #[derive(Debug, Default)]
 pub(super) struct ThreadBlocks {
     /// In order.
     pages: Vec<PageNumber>,
     looked: Option<Time>,
+    /// Where in its page a list of robust mutexes was seen, other than the first thread's: that one's
+    /// block lies where the program was started.
+    places: Vec<u64>,
+    /// The last id that the system had given when the threads were looked at.
+    last_id: Option<u64>,
+    /// None was given between the last two looks, and the blocks of all threads were seen: until one is
+    /// given there are no others.
+    seen_all: bool,
 }
 
 impl ThreadBlocks {
-    /// The first page of a range that must stay.
-    fn first_in(
-        &mut self,
-        range: PageRange,
-        process: Pid,
-        last_word: Option<PageNumber>,
-    ) -> Option<PageNumber> {
-        let now = agent::now();
-        if self.looked.is_none_or(|looked| now >= looked + LOOK_AGAIN) {
-            self.looked = Some(now);
-            self.look(process, last_word);
-        }
+    /// The first page of a range that must stay, as far as was seen.
+    fn first_in(&self, range: PageRange) -> Option<PageNumber> {
         let after = self.pages.partition_point(|page| *page < range.start);
         let first = *self.pages.get(after)?;
         range.contains(first).then_some(first)
     }
 
+    fn look_again(&mut self, process: Pid, last_word: Option<PageNumber>) {
+        let now = agent::now();
+        let is_over = |rest| self.looked.is_none_or(|looked| now >= looked + rest);
+        let is_blind = || self.places.is_empty() && has_threads(process);
+        if is_over(LOOK_AGAIN) || is_over(LOOK_SOON) && is_blind() {
+            self.looked = Some(now);
+            self.look(process, last_word);
+        }
+    }
+
     fn look(&mut self, process: Pid, last_word: Option<PageNumber>) {
+        // An id is given a moment before its thread is among the others.
+        let before = core::mem::replace(&mut self.last_id, last_id());
+        self.seen_all = self.last_id.is_some() && self.last_id == before;
         self.pages.clear();
         self.pages.extend(last_word);
         let traced = is_traced(process);
         for thread in threads_of(process) {
             if let Some(list) = robust_list(thread) {
                 self.keep(list.saturating_sub(BLOCK_BEFORE), BLOCK_LENGTH);
+                if thread != process {
+                    self.note_place(list % PAGE_SIZE as u64);
+                }
+            } else {
+                // It may have only begun.
+                self.seen_all = false;
             }
             if traced && let Some(top) = stack_pointer(process, thread) {
                 self.keep(top, STACK_LENGTH);
@@ -78,12 +115,74 @@ impl ThreadBlocks {
         self.pages.dedup();
     }
 
+    /// May there be blocks that were not seen, where it is known where to look for them?
+    fn may_be_more(&self) -> bool {
+        let all_seen = || self.seen_all && last_id() == self.last_id;
+        !self.places.is_empty() && !all_seen()
+    }
+
+    fn note_place(&mut self, place: u64) {
+        if !self.places.contains(&place) && self.places.len() < PLACES_MAX {
+            self.places.push(place);
+        }
+    }
+
+    /// Looks at pages that are to leave. `read` fills bytes from an address on, if nothing is missing.
+    fn look_at(&mut self, range: PageRange, read: &impl Fn(u64, &mut [u8]) -> bool) {
+        for page in (range.start.0..range.end().0).map(PageNumber) {
+            let mut lists = self.places.iter().map(|place| page.address() + place);
+            if lists.any(|list| is_list(list, read))
+                && let Err(at) = self.pages.binary_search(&page)
+            {
+                self.pages.insert(at, page);
+            }
+        }
+    }
+
     /// Keeps the pages of so many bytes.
     fn keep(&mut self, address: u64, length: u64) {
         let last = PageNumber::containing(address.saturating_add(length - 1));
         let first = PageNumber::containing(address);
         self.pages.extend((first.0..=last.0).map(PageNumber));
     }
+}
+
+/// Is there a thread's list of robust mutexes, whether the thread is there or not?
+fn is_list(list: u64, read: &impl Fn(u64, &mut [u8]) -> bool) -> bool {
+    let mut bytes = [0; 32];
+    if !read(list.saturating_sub(WORDS_BEFORE), &mut bytes) {
+        return false;
+    }
+    let (words, _) = bytes.as_chunks::<8>();
+    let [id, last, first, offset] = [0, 1, 2, 3].map(|word| u64::from_le_bytes(words[word]));
+    // The next four bytes belong to no id.
+    let is_id = i32::try_from(id).is_ok();
+    is_id && is_address(last) && is_address(first) && offset == FUTEX_OFFSET
+}
+
+/// Of the program's memory, or with a bit that says of which kind the mutex is.
+const fn is_address(word: u64) -> bool {
+    const LOWEST: u64 = 1 << 16;
+    const END: u64 = 1 << 47;
+    LOWEST <= word && word < END
+}
+
+/// The last id that a task was given (`ns_last_pid` of proc_sys_kernel(5), with
+/// CONFIG_CHECKPOINT_RESTORE).
+fn last_id() -> Option<u64> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open("/proc/sys/kernel/ns_last_pid", flags, Mode::empty()).ok()?;
+    let mut digits = [0; 16];
+    let length = rustix::io::read(&file, &mut digits).ok()?;
+    let digits = core::str::from_utf8(&digits[..length]).ok()?;
+    digits.trim_end().parse().ok()
+}
+
+/// Other than its first: they are directories in that of its threads.
+fn has_threads(process: Pid) -> bool {
+    const LINKS_OF_ONE: u64 = 3;
+    let path = alloc::format!("/proc/{}/task", process.as_raw_nonzero());
+    rustix::fs::stat(path.as_str()).is_ok_and(|directory| directory.st_nlink > LINKS_OF_ONE)
 }
 
 /// Does a debugger trace the process?
@@ -119,6 +218,12 @@ fn robust_list(thread: Pid) -> Option<u64> {
     (head != 0).then_some(head)
 }
 
+/// Unlike a load, and unlike process_vm_readv(2), this waits for no page: one that is missing is EIO.
+fn is_read(memory: &OwnedFd, address: u64, bytes: &mut [u8]) -> bool {
+    let length = bytes.len();
+    rustix::io::pread(memory, bytes, address) == Ok(length)
+}
+
 /// Lets pages leave that come before one that stays, if any do, of `count` pages.
 pub(super) fn leave_before(
     free: u32,
@@ -136,96 +241,41 @@ pub(super) fn leave_before(
 }
 
 impl LinuxKernel {
+    /// Looks for pages that must stay among those that are to leave.
+    pub(super) fn look_for_blocks(
+        &mut self,
+        space: SpaceId,
+        ranges: impl Iterator<Item = PageRange>,
+    ) {
+        let (process, word) = (self.process_of(space), self.last_word);
+        let (Some(process), Some(Space { thread_blocks, .. })) = (process, self.space_mut(space))
+        else {
+            return;
+        };
+        // A forked child's word is where its parent's is.
+        thread_blocks.look_again(process, word);
+        if !thread_blocks.may_be_more() {
+            return;
+        }
+        let mut blocks = core::mem::take(thread_blocks);
+        let residency = self.residency_of(space);
+        // Where the program may not be looked at, what was seen of its threads must do.
+        if let Some(memory) = residency.and_then(|residency| residency.open_memory().ok()) {
+            let read = |address, bytes: &mut [u8]| is_read(&memory, address, bytes);
+            ranges.for_each(|range| blocks.look_at(range, &read));
+        }
+        if let Some(space) = self.space_mut(space) {
+            space.thread_blocks = blocks;
+        }
+    }
+
     /// How many pages of a range may leave: those before the first that must stay.
-    pub(super) fn may_leave(&mut self, space: SpaceId, range: PageRange) -> u32 {
-        let process = self.process_of(space);
-        // A forked child's is where its parent's is.
-        let word = self.last_word;
-        let space = self.space_mut(space);
-        let first = space.and_then(|space| space.thread_blocks.first_in(range, process?, word));
+    pub(super) fn may_leave(&self, space: SpaceId, range: PageRange) -> u32 {
+        let blocks = self.space(space).map(|space| &space.thread_blocks);
+        let first = blocks.and_then(|blocks| blocks.first_in(range));
         first.map_or(range.count, |first| first.0 - range.start.0) as u32
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Killed: a program of which nothing could leave, because a page that stays was the next one, and
-    /// none before it were tried again and again.
-    #[test]
-    fn a_page_that_stays_is_not_tried_again_for_want_of_others() {
-        let leave = |outcome| move || outcome;
-        let again = (0, Err(EvictError::Again));
-        assert_eq!(
-            leave_before(0, 4, leave(again)),
-            (0, Err(EvictError::Fixed))
-        );
-        assert_eq!(
-            leave_before(2, 4, leave((2, Ok(())))),
-            (2, Err(EvictError::Fixed))
-        );
-        assert_eq!(leave_before(2, 4, leave(again)), again);
-        assert_eq!(leave_before(4, 4, leave((4, Ok(())))), (4, Ok(())));
-    }
-
-    #[test]
-    fn the_block_of_each_thread_stays() {
-        let this = rustix::process::getpid();
-        let lists = [
-            std::thread::spawn(|| robust_list(rustix::thread::gettid()).unwrap())
-                .join()
-                .unwrap(),
-            robust_list(rustix::thread::gettid()).unwrap(),
-        ];
-        assert_ne!(lists[0], lists[1]);
-        let own = lists[1];
-        let begin = PageNumber::containing(own - BLOCK_BEFORE);
-        let end = PageNumber::containing(own - BLOCK_BEFORE + BLOCK_LENGTH - 1);
-        let mut blocks = ThreadBlocks::default();
-        let before = PageRange::new(PageNumber(begin.0 - 3), 4);
-        let far = PageNumber(7);
-        let mut first_in = |range| blocks.first_in(range, this, Some(far));
-        assert!(before.contains(first_in(before).unwrap()));
-        for page in [begin, PageNumber::containing(own), end] {
-            assert_eq!(first_in(PageRange::new(page, 1)), Some(page));
-        }
-        assert_eq!(first_in(PageRange::new(PageNumber(1), 2)), None);
-        assert_eq!(first_in(PageRange::new(PageNumber(6), 3)), Some(far));
-    }
-
-    /// The thread pointer is the address of its block (ELF handling for thread-local storage, 3.4.6).
-    #[test]
-    fn a_block_lies_where_it_is_said_to() {
-        let list = robust_list(rustix::thread::gettid()).unwrap();
-        let block = list - BLOCK_BEFORE;
-        // The first word of a block, and the third, are its own address.
-        let memory = std::fs::File::open("/proc/self/mem").unwrap();
-        let mut words = [0; 24];
-        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut words, block).unwrap();
-        for word in [&words[..8], &words[16..]] {
-            assert_eq!(word, block.to_le_bytes());
-        }
-    }
-
-    #[test]
-    fn a_thread_that_waits_has_a_stack_pointer_and_nobody_traces_it() {
-        let this = rustix::process::getpid();
-        assert!(!is_traced(this));
-        let thread = rustix::thread::gettid();
-        let local = 0_u8;
-        // This thread runs while it asks; another one sees it wait.
-        let seen = std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                loop {
-                    if let Some(top) = stack_pointer(this, thread) {
-                        break top;
-                    }
-                }
-            });
-            other.join().unwrap()
-        });
-        let here = (&raw const local) as u64;
-        assert!(here.abs_diff(seen) < 64 << 10, "{here:#x} {seen:#x}");
-    }
-}
+mod tests;
