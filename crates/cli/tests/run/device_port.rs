@@ -19,12 +19,12 @@ fn fill(mib: u32, rounds: u32) -> String {
 #[test]
 fn a_tree_of_processes_shares_the_port() {
     let world = World::new(MTU, "/7000", "1GiB");
-    let one = fill(sized(64, 32), 2);
+    let one = fill(sized(64, 20), 2);
     let forks = format!(
         "{} --bytes {} --operations {} --seed 7 --phase calls,fork,busy-fork",
         test_program("pattern").display(),
-        sized("32MiB", "16MiB"),
-        sized(200, 60)
+        sized("32MiB", "12MiB"),
+        sized(200, 20)
     );
     let script = format!(
         "{one} & first=$!; {one} & second=$!; {forks} && wait $first && wait $second && echo all"
@@ -44,7 +44,7 @@ fn a_program_that_is_killed_takes_nothing_from_the_others() {
     let script = format!(
         "{} & doomed=$!; {} && wait $doomed; echo doomed $?",
         fill(64, 100_000),
-        fill(64, sized(6, 3))
+        fill(64, sized(6, 2))
     );
     let run = world.run("sh").arguments(["-c", &script]).cache_mib(48);
     let run = run.with_summary().start();
@@ -77,9 +77,9 @@ fn a_service_is_found_that_was_asked_for_as_a_port() {
     }
     let asked = format!("roce://{}:7000", world.hosts.server.address);
     let run = Run::far(test_program("fill"))
-        .arguments(["--bytes", sized("96MiB", "48MiB")])
+        .arguments(["--bytes", sized("96MiB", "32MiB")])
         .arguments(["--threads", "2", "--rounds", "2"])
-        .cache_mib(sized(32, 16))
+        .cache_mib(sized(32, 12))
         .option("--nodes", &asked)
         .on(&world.hosts.client);
     run.finish().expect_code(0).expect_far_pages();

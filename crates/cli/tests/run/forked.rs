@@ -9,7 +9,7 @@ use crate::limit;
 use crate::semantics::children_size;
 use std::cell::Cell;
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const CACHE_MIB: u64 = 32;
 
@@ -32,7 +32,7 @@ fn pages_leave_forked_children_that_outlive_their_parent() {
     );
     let start = || {
         Run::far(python())
-            .arguments([script, sized("96", "48"), "2", "2"])
+            .arguments([script, sized("96", "48"), "2", sized("2", "1")])
             .cache_mib(CACHE_MIB)
             .memory_mib(1024)
             .with_summary()
@@ -73,12 +73,12 @@ fn children_stay_within_the_limit(case: &str, rounds: &str) {
 
 #[test]
 fn two_thousand_children_stay_within_the_limit() {
-    children_stay_within_the_limit("part-forks-then-waits", sized("2000", "300"));
+    children_stay_within_the_limit("part-forks-then-waits", sized("2000", "150"));
 }
 
 #[test]
 fn two_thousand_children_of_which_eight_are_alive_stay_within_the_limit() {
-    children_stay_within_the_limit("part-crowds-then-waits", sized("2000", "300"));
+    children_stay_within_the_limit("part-crowds-then-waits", sized("2000", "150"));
 }
 
 /// All programs of a run together stay within the stated limit (seen in a soak only), pages go far, and
@@ -121,6 +121,8 @@ fn finish_watched(mut run: Running) -> (Finished, u64) {
         let held = held_through(&before, &now);
         peak = held.iter().map(|one| one.anonymous).sum::<u64>().max(peak);
         before = now;
+        // In a gate nothing is asserted of what is seen.
+        std::thread::sleep(sized(Duration::ZERO, Duration::from_millis(20)));
     }
     (run.finish(), peak)
 }

@@ -65,14 +65,14 @@ fn fuzz_agrees_with_32_threads_on_8_mib() {
 
 #[test]
 fn fuzz_threads_agree_with_local_memory() {
-    for seed in [3, 4] {
+    for &seed in sized(&[3, 4][..], &[3]) {
         agrees(seed, 4, 1, 16);
     }
 }
 
 #[test]
 fn fuzz_processes_agree_with_local_memory() {
-    for seed in [7, 8] {
+    for &seed in sized(&[7, 8][..], &[7]) {
         agrees(seed, 4, 4, 24);
     }
 }

@@ -47,13 +47,16 @@ fn blocked_programs(shell: Run, kinds: &str, rounds: usize) -> Running {
 }
 
 /// The program that waits now, once all of its threads do.
-fn waiting_program(run: &Running, after: Option<i32>) -> i32 {
+fn waiting_program(run: &mut Running, after: Option<i32>) -> i32 {
     let mut found = None;
     poll_until("a program waits", DEADLINE, || {
+        assert!(run.is_running(), "they have ended: {}", run.said());
         let processes = run.processes();
         let program = processes.iter().find(|process| {
             let name = fs::read_to_string(format!("/proc/{}/comm", process.pid));
-            name.is_ok_and(|name| name == "blocked\n") && Some(process.pid) != after
+            let is_one = name.is_ok_and(|name| name == "blocked\n") && Some(process.pid) != after;
+            // Its agent has its name, and a lower number where these begin anew.
+            is_one && process.is_program()
         });
         let Some(program) = program else {
             return false;
@@ -94,7 +97,7 @@ fn an_agent_does_not_disturb_calls_that_wait() {
     let mut last = None;
     let mut injected = 0;
     for _ in 0..rounds * kinds {
-        let pid = waiting_program(&run, last);
+        let pid = waiting_program(&mut run, last);
         let control = control_of(pid);
         let process = Pid::from_raw(pid).unwrap();
         let mut given = inject_agent(process, &control);
@@ -153,7 +156,7 @@ fn an_agent_that_fails_leaves_no_trace() {
     let mut run = blocked_programs(Run::plain("sh"), KINDS, 1);
     let mut last = None;
     for _ in KINDS.split(' ') {
-        let pid = waiting_program(&run, last);
+        let pid = waiting_program(&mut run, last);
         let traces = || {
             let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
             // Not what is blocked: the first thread may still be making others.

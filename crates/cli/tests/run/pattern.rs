@@ -1,4 +1,4 @@
-//! The pattern program over six to eight times the cache.
+//! The pattern program over several times the cache.
 
 use crate::harness::{Finished, Run, sized, test_program};
 use std::io::Write as _;
@@ -8,9 +8,9 @@ fn arguments(seed: u64, phases: &str) -> [String; 8] {
     let seed = seed.to_string();
     [
         "--bytes",
-        sized("512MiB", "96MiB"),
+        sized("512MiB", "64MiB"),
         "--operations",
-        sized("60000", "6000"),
+        sized("60000", "3000"),
         "--seed",
         &seed,
         "--phase",

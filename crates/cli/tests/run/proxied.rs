@@ -51,7 +51,7 @@ fn the_pattern_program_has_its_pages_at_second_hand() {
     // In the gate what needs the nodes in another way: reading, writing, and sharing what is there.
     let phases = sized(
         "touch,calls,discard,remap,unmap,protect,heap,fork,busy-fork",
-        "touch,discard,fork",
+        "touch,discard,busy-fork",
     );
     let run = proxied(&world, test_program("pattern"))
         .arguments(["--bytes", sized("64MiB", "20MiB")])
@@ -80,13 +80,13 @@ fn redis_gives_back_what_was_stored_at_second_hand() {
 fn every_process_of_a_tree_has_a_proxy_of_its_own() {
     let world = World::new(MTU, "", "1GiB");
     let fill = test_program("fill");
-    let bytes = sized("64MiB", "24MiB");
+    let bytes = sized("64MiB", "16MiB");
     let one = format!("{} --bytes {bytes} --threads 1 --rounds 2", fill.display());
     let script =
         format!("{one} & first=$!; {one} & second=$!; {one} && wait $first && wait $second");
     let run = proxied(&world, "sh")
         .arguments(["-c", &script])
-        .cache_mib(sized(48, 24));
+        .cache_mib(sized(48, 18));
     let run = run.start();
     expect_proxy(&run);
     run.finish().expect_code(0).expect_far_pages();

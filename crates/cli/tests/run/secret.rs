@@ -49,9 +49,9 @@ fn who_has_the_secret_of_a_node_uses_it() {
         let server = with_secret(hosts.server.command(legato()), &secret);
         let node = Node::start_by(server, "512MiB", &address);
         let run = Run::far(test_program("fill"))
-            .arguments(["--bytes", sized("96MiB", "32MiB")])
+            .arguments(["--bytes", sized("96MiB", "20MiB")])
             .arguments(["--threads", "2", "--rounds", "2"])
-            .cache_mib(sized(32, 12))
+            .cache_mib(sized(32, 8))
             .option("--nodes", &address)
             .option("--secret-file", secret.to_str().unwrap())
             .on(&hosts.client);

@@ -57,13 +57,13 @@ fn storm(case: &str, seconds: &str) {
 
 #[test]
 fn m11_thirty_two_threads_fault_write_unmap_and_fork() {
-    storm("storm", "5");
+    storm("storm", sized("5", "2"));
 }
 
 /// The kernel announces moves late, and hands their old places out again at once.
 #[test]
 fn m11_thirty_two_threads_move_their_memory() {
-    storm("storm-of-moves", "5");
+    storm("storm-of-moves", sized("5", "2"));
 }
 
 /// A mapping may come and go, and another come at its place, between two looks at the mappings.
@@ -85,7 +85,7 @@ fn m11_four_threads_map_and_unmap_while_one_faults() {
 fn m11_sixteen_threads_put_new_memory_over_what_is_leaving() {
     for mask in ["", "move"] {
         cases(&["overlaid"])
-            .arguments(["--rounds", sized("300", "30")])
+            .arguments(["--rounds", sized("300", "12")])
             .environment("LEGATO_MASK_FEATURES", mask)
             .finish()
             .expect_code(0)
@@ -203,7 +203,7 @@ fn m14_a_page_that_parent_and_child_evict_becomes_two() {
 #[test]
 fn m14_what_a_child_shares_moves_away_while_it_is_evicted() {
     cases(&["fork-moves-shared"])
-        .arguments(["--rounds", sized("1000", "40")])
+        .arguments(["--rounds", sized("1000", "20")])
         .finish()
         .expect_code(0)
         .expect_far_pages();
@@ -379,13 +379,13 @@ fn m19_a_thousand_rounds_of_growing_and_shrinking() {
 
 #[test]
 fn m19_ten_thousand_children() {
-    let (rounds, size) = (sized("10000", "2000"), children_size());
+    let (rounds, size) = (sized("10000", "800"), children_size());
     returns_to_where_it_began("part-forks-then-waits", rounds, size);
 }
 
 #[test]
 fn m19_ten_thousand_children_of_which_eight_are_alive() {
-    let (rounds, size) = (sized("10000", "1000"), children_size());
+    let (rounds, size) = (sized("10000", "400"), children_size());
     returns_to_where_it_began("part-crowds-then-waits", rounds, size);
 }
 

@@ -30,10 +30,10 @@ fn a_static_program_of_glibc_fills_and_checks() {
 fn a_static_program_of_glibc_keeps_the_pattern() {
     let phases = "touch,calls,discard,remap,unmap,protect,heap,fork";
     let run = Run::far(static_test_program("pattern"))
-        .arguments(["--bytes", sized("256MiB", "48MiB")])
-        .arguments(["--operations", sized("30000", "3000")])
+        .arguments(["--bytes", sized("256MiB", "32MiB")])
+        .arguments(["--operations", sized("30000", "1500")])
         .arguments(["--seed", "21", "--phase", phases])
-        .cache_mib(sized(64, 16))
+        .cache_mib(sized(64, 12))
         .memory_mib(sized(1024, 512))
         .finish()
         .expect_code(0)

@@ -48,9 +48,9 @@ fn redis_gives_back_what_was_stored_over_udp() {
 /// A program with two threads has what it wrote, after most of it was at a node.
 fn keeps_its_pattern(hosts: &Hosts, address: &str) {
     let run = Run::far(test_program("fill"))
-        .arguments(["--bytes", sized("192MiB", "48MiB")])
+        .arguments(["--bytes", sized("192MiB", "32MiB")])
         .arguments(["--threads", "2", "--rounds", "2"])
-        .cache_mib(sized(64, 16))
+        .cache_mib(sized(64, 12))
         .option("--nodes", address)
         .on(&hosts.client);
     run.finish().expect_code(0).expect_far_pages();
@@ -149,14 +149,14 @@ fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
     let address = format!("roce://{}", hosts.server.address);
     let node = hosts.server.node("512MiB", &address);
     let running = Run::far(test_program("fill"))
-        .arguments(["--bytes", sized("192MiB", "48MiB")])
+        .arguments(["--bytes", sized("192MiB", "32MiB")])
         .arguments(["--threads", "2", "--rounds", "4"])
-        .cache_mib(sized(64, 16))
+        .cache_mib(sized(64, 12))
         .option("--nodes", &address)
         .on(&hosts.client)
         .start();
     poll_until("pages are far", PATIENCE, || {
-        hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(sized(64, 16) << 20)
+        hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(sized(64, 12) << 20)
     });
     hosts.cut_cable();
     // What happens meanwhile is that nothing arrives: there is nothing else to wait for.

@@ -2,7 +2,7 @@
 
 use legato_sim::world::{Defect, FailureKind, WorldConfig, run};
 
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 250;
 const STEPS: u64 = 3_000;
 
 fn config(seed: u64) -> WorldConfig {

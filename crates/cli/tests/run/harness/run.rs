@@ -265,6 +265,12 @@ impl Running {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// What it has said until now.
+    pub(crate) fn said(&self) -> String {
+        let both = [self.stdout.bytes(), self.stderr.bytes()].concat();
+        String::from_utf8_lossy(&both).into_owned()
+    }
+
     pub(crate) fn wait_for_output(&self, text: &str) {
         if !self.stdout.wait_for(text, PATIENCE) {
             let errors = String::from_utf8_lossy(&self.stderr.bytes()).into_owned();

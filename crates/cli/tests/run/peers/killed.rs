@@ -1,12 +1,11 @@
-//! Clients that are killed at any moment, a thousand of them.
+//! Clients that are killed at any moment, a thousand of them; in a gate a quarter.
 
 use super::Client;
-use crate::harness::{Node, PATIENCE, poll_until};
+use crate::harness::{Node, PATIENCE, poll_until, sized};
 use legato_base::wire::node::{NodeReply, NodeRequest};
 use legato_base::{ClientId, Duration, Random};
 use std::process::{Child, Command, Stdio};
 
-const DEATHS: u32 = 1_000;
 /// Of those that are alive at the same time.
 const GROUP: usize = 10;
 const ADDRESS: &str = "LEGATO_TEST_CLIENT_OF";
@@ -69,7 +68,7 @@ fn v_25_after_a_thousand_killed_clients_a_node_holds_what_it_held_before() {
     let mut random = Random::from_seed(25);
     let mut alive: Vec<Child> = Vec::new();
     let (mut reached, mut dead) = (0, 0);
-    while dead < DEATHS {
+    while dead < sized(1_000, 250) {
         while alive.len() < GROUP {
             alive.push(start(&node.address));
         }

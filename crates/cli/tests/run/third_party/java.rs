@@ -37,7 +37,7 @@ fn the_same_map(options: &[&str]) {
     same_output_within_the_limit(system_program("java"), 32, |run| {
         run.arguments(options)
             .arguments(["-cp".as_ref(), classes.as_os_str()])
-            .arguments(["MapWork", sized("800000", "400000")])
+            .arguments(["MapWork", sized("800000", "250000")])
     });
     std::fs::remove_dir_all(&classes).unwrap();
 }

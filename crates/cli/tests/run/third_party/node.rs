@@ -5,6 +5,6 @@ use crate::harness::{sized, system_program};
 fn node_finds_the_same_objects_and_buffers() {
     same_output_within_the_limit(system_program("node"), 20, |run| {
         run.arguments([source("map.js")])
-            .arguments([sized("150000", "80000")])
+            .arguments([sized("150000", "60000")])
     });
 }
