@@ -3,14 +3,20 @@
 //! Each file in `contract/misuse` does one thing that must not compile, and has the compiler's
 //! words beside it; the file of the same name in `contract/use` does it properly, and compiles
 //! with this one. The words are those of the toolchain in `rust-toolchain.toml`: after a change of
-//! it run this with `TRYBUILD=overwrite`, and read what has changed.
+//! it run this with `LEGATO_TEST_ACCEPT=1`, and read what has changed.
 #![allow(
     clippy::unwrap_used,
     reason = "test helpers outside of #[test] functions"
 )]
 
+use compiler::Compiler;
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
+use std::path::Path;
+
+#[path = "contract/compiler.rs"]
+mod compiler;
 
 #[path = "contract/use"]
 #[allow(dead_code, unreachable_pub, reason = "that they compile is the test")]
@@ -56,8 +62,19 @@ fn misuse_of_buffers_does_not_compile() {
     let (misuse, proper) = (names("tests/contract/misuse"), names("tests/contract/use"));
     assert_eq!(misuse, proper, "each misuse has its proper use");
     let here = include_str!("contract.rs");
-    for name in proper {
+    for name in &proper {
         assert!(here.contains(&format!("\"{name}\"")), "{name} is compiled");
     }
-    trybuild::TestCases::new().compile_fail("tests/contract/misuse/*.rs");
+    let compiler = Compiler::new();
+    for name in misuse {
+        let program = Path::new("tests/contract/misuse").join(name);
+        let said = compiler.complaint(&program);
+        let said = said.unwrap_or_else(|| panic!("{} compiles", program.display()));
+        let known = program.with_extension("stderr");
+        if env::var_os("LEGATO_TEST_ACCEPT").is_some() {
+            fs::write(&known, &said).unwrap();
+        }
+        let expected = fs::read_to_string(&known).unwrap_or_default();
+        assert_eq!(said, expected, "{}, left: what is said", known.display());
+    }
 }

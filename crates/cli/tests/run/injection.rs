@@ -1,8 +1,6 @@
 //! Agents that get into processes that run already.
 
-use crate::harness::{
-    Finished, Node, PATIENCE, Run, Running, poll_until, sized, static_test_program, test_program,
-};
+use crate::harness::{Finished, Node, PATIENCE, Run, Running, poll_until, sized, test_program};
 use legato_pager::uffd::injection::{Entry, InjectionError, Object, Parameters, inject};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -193,7 +191,7 @@ fn an_agent_that_fails_leaves_no_trace() {
 /// it.
 #[test]
 fn a_busy_static_program_gets_an_agent_and_keeps_its_content() {
-    let fill = static_test_program("fill");
+    let fill = test_program("fill_static");
     let run = Run::far("sh")
         .arguments(["-c", "LD_PRELOAD= \"$0\" \"$@\" & wait $!"])
         .arguments([fill.as_os_str()])
@@ -212,7 +210,7 @@ fn a_busy_static_program_gets_an_agent_and_keeps_its_content() {
 #[test]
 fn an_agent_that_misses_a_node_leaves_the_memory_as_it_was() {
     let (kept, mut lost) = (Node::start("512MiB"), Node::start("512MiB"));
-    let fill = static_test_program("fill");
+    let fill = test_program("fill_static");
     let script = "echo begun; read go; LD_PRELOAD= \"$0\" \"$@\" & wait $!";
     let mut run = Run::far("sh")
         .arguments(["-c", script])

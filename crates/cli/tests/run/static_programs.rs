@@ -2,8 +2,7 @@
 //! way, and those of musl's loader.
 
 use crate::harness::{
-    Run, compiled_c, compiled_go, sized, static_c, static_test_program, system_program,
-    test_directory,
+    Run, compiled_c, compiled_go, sized, static_c, system_program, test_directory, test_program,
 };
 use crate::limit::expect_limited;
 use rustix::process::{Signal, kill_process};
@@ -18,7 +17,7 @@ fn far(program: impl AsRef<Path>) -> Run {
 #[test]
 fn a_static_program_of_glibc_fills_and_checks() {
     let run = || {
-        let program = far(static_test_program("fill"));
+        let program = far(test_program("fill_static"));
         program.arguments(["--bytes", "256MiB", "--threads", "2", "--rounds", "2"])
     };
     expect_limited(32, 0, run, |run| {
@@ -29,7 +28,7 @@ fn a_static_program_of_glibc_fills_and_checks() {
 #[test]
 fn a_static_program_of_glibc_keeps_the_pattern() {
     let phases = "touch,calls,discard,remap,unmap,protect,heap,fork";
-    let run = Run::far(static_test_program("pattern"))
+    let run = Run::far(test_program("pattern_static"))
         .arguments(["--bytes", sized("256MiB", "32MiB")])
         .arguments(["--operations", sized("30000", "1500")])
         .arguments(["--seed", "21", "--phase", phases])

@@ -83,9 +83,13 @@ pub(super) fn threads_of(process: Pid) -> Vec<Pid> {
 /// The beginning of a file of a thread in /proc. None if the thread is gone.
 pub(super) fn thread_file(process: Pid, thread: Pid, name: &str) -> Option<String> {
     let [process, thread] = [process, thread].map(Pid::as_raw_pid);
-    let path = alloc::format!("/proc/{process}/task/{thread}/{name}");
+    beginning_of(&alloc::format!("/proc/{process}/task/{thread}/{name}"))
+}
+
+/// The first 512 bytes of a file in /proc, or all if it is shorter. None if it is not there.
+pub(super) fn beginning_of(path: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path.as_str(), flags, Mode::empty()).ok()?;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let mut bytes = [0u8; 512];
     let length = rustix::io::read(&file, &mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())

@@ -135,15 +135,6 @@ impl Residency {
         Some(status_field(&file, "Anonymous:")? >> (PAGE_SHIFT - 10))
     }
 
-    /// As uname(2) says it.
-    pub(super) fn kernel_release() -> Option<String> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open("/proc/sys/kernel/osrelease", flags, Mode::empty()).ok()?;
-        let mut text = [0u8; 128];
-        let length = rustix::io::read(&file, &mut text).ok()?;
-        Some(String::from_utf8_lossy(&text[..length]).into_owned())
-    }
-
     /// Pages of anonymous memory of the address space: `resident` less `shared` of proc_pid_statm(5),
     /// which is RssAnon, and not exact on every kernel. None if the file cannot be read any more.
     pub(super) fn anonymous_pages(&self) -> Option<u64> {

@@ -1,12 +1,14 @@
 //! What the test programs share: memory that is mapped by hand, a pattern that tells every page
-//! and version apart, and options.
+//! and version apart, and options; and those programs that are linked in more than one way.
 //!
 //! These programs stand for any program, so they know nothing of Legato and make the raw memory
 //! calls that programs make; that is why `unsafe` is allowed here.
 
 mod arena;
+pub mod fill;
 mod options;
 mod page;
+pub mod pattern;
 
 pub use arena::{Arena, CallError, check_call};
 pub use options::Options;

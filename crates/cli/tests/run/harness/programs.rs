@@ -9,26 +9,15 @@ pub(crate) fn legato() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_legato"))
 }
 
-/// One of the workspace's own test programs.
+/// One of the workspace's own test programs. Cargo does not build another package's programs for this
+/// package's tests. They are not built here: that would wait for cargo's lock while other tests run, and
+/// change what those use.
 pub(crate) fn test_program(name: &str) -> PathBuf {
-    built("LEGATO_TEST_PROGRAMS", name)
-}
-
-/// One of those that `scripts/with-test-programs` also builds without a dynamic loader and at a fixed
-/// address.
-pub(crate) fn static_test_program(name: &str) -> PathBuf {
-    built("LEGATO_TEST_STATIC_PROGRAMS", name)
-}
-
-/// Another package's programs, which cargo does not build for this package's tests. They are not built
-/// here: that would wait for cargo's lock while other tests run, and change what those use.
-fn built(directory: &str, name: &str) -> PathBuf {
-    let program = std::env::var_os(directory).map(|directory| Path::new(&directory).join(name));
+    let directory = std::env::var_os("LEGATO_TEST_PROGRAMS");
+    let program = directory.map(|directory| Path::new(&directory).join(name));
     program
         .filter(|program| program.is_file())
-        .unwrap_or_else(|| {
-            panic!("no test program {name} (${directory}): start the tests with scripts/test")
-        })
+        .unwrap_or_else(|| panic!("no test program {name}: start the tests with scripts/test"))
 }
 
 /// A static program from C source, by `cc` or `musl-gcc`.

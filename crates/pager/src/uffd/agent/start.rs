@@ -9,7 +9,9 @@ use crate::uffd::dropper::StartTask;
 use crate::uffd::features::{Features, Mask};
 use crate::uffd::layout::Layout;
 use crate::uffd::linux_kernel::{LinuxKernel, Mechanism};
-use crate::uffd::program::{Program, close_all_but, is_readable, raise_descriptor_limit};
+use crate::uffd::program::{
+    Program, beginning_of, close_all_but, is_readable, raise_descriptor_limit,
+};
 use crate::uffd::supervisor::{Dismissal, Supervisor};
 use crate::{
     Budget, FrameBuffer, Incoming, Kernel, Pager, PagerConfig, PagerEvent, PagerFabric, Round,
@@ -350,13 +352,6 @@ fn raise_priority() {
 
 /// The program's command name (proc_pid_comm(5)).
 fn command_of(pid: i32) -> String {
-    let path = format!("/proc/{pid}/comm");
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let mut name = [0u8; 32];
-    let length = rustix::fs::open(path.as_str(), flags, rustix::fs::Mode::empty())
-        .and_then(|file| rustix::io::read(&file, &mut name))
-        .unwrap_or(0);
-    String::from_utf8_lossy(&name[..length])
-        .trim_end()
-        .to_string()
+    let name = beginning_of(&format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_string()
 }

@@ -47,9 +47,9 @@ impl Kernel for LinuxKernel {
         frame: FrameIndex,
         count: u32,
     ) -> (u32, Result<(), EvictError>) {
-        let range = PageRange::new(page.page(), u64::from(count));
-        self.look_for_blocks(page.space(), core::iter::once(range));
-        self.move_out_looked_at(page, frame, count)
+        let run = Departure::new(page, frame, count);
+        self.look_for_blocks(page.space(), core::iter::once(run.range()));
+        self.move_out_looked_at(&run)
     }
 
     fn move_out_runs(&mut self, runs: &mut [Departure]) {
@@ -67,9 +67,7 @@ impl Kernel for LinuxKernel {
             if copies && !batch.iter().any(stays) {
                 self.copy_out_runs(batch);
             } else {
-                Departure::one_by_one(batch, |run| {
-                    self.move_out_looked_at(run.page, run.frame, run.count)
-                });
+                Departure::one_by_one(batch, |run| self.move_out_looked_at(run));
             }
             // Once it must settle, nothing more is tried.
             if batch.iter().any(|run| run.error == Some(EvictError::Again)) {
@@ -230,26 +228,21 @@ impl Kernel for LinuxKernel {
 
 impl LinuxKernel {
     /// As `move_out`, of pages among which it is known who must stay.
-    fn move_out_looked_at(
-        &mut self,
-        page: SpacePage,
-        frame: FrameIndex,
-        count: u32,
-    ) -> (u32, Result<(), EvictError>) {
-        let range = PageRange::new(page.page(), u64::from(count));
-        let free = match self.still_registered(page.space(), range) {
-            Ok(registered) => self.may_leave(page.space(), registered),
+    fn move_out_looked_at(&mut self, run: &Departure) -> (u32, Result<(), EvictError>) {
+        let space = run.page.space();
+        let free = match self.still_registered(space, run.range()) {
+            Ok(registered) => self.may_leave(space, registered),
             Err(error) => return (0, Err(error)),
         };
-        let (moved, result) = leave_before(free, count, || {
-            if page.space() == SpaceId::OWN {
-                self.move_out_own(page.page(), frame, free)
+        let (moved, result) = leave_before(free, run.count, || {
+            if space == SpaceId::OWN {
+                self.move_out_own(run.page.page(), run.frame, free)
             } else {
-                self.move_out_child(page.space(), page.page(), frame, free)
+                self.move_out_child(space, run.page.page(), run.frame, free)
             }
         });
         if moved > 0 {
-            self.note_settled(page.space());
+            self.note_settled(space);
         }
         (moved, result)
     }

@@ -24,13 +24,12 @@
 use super::LinuxKernel;
 use super::space::Space;
 use crate::uffd::agent;
-use crate::uffd::program::{thread_file, threads_of};
+use crate::uffd::program::{beginning_of, thread_file, threads_of};
 use crate::uffd::system_call::system_call;
 use crate::{EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Time};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
 /// A thread that is younger has only just used its pages.
@@ -170,12 +169,8 @@ const fn is_address(word: u64) -> bool {
 /// The last id that a task was given (`ns_last_pid` of proc_sys_kernel(5), with
 /// CONFIG_CHECKPOINT_RESTORE).
 fn last_id() -> Option<u64> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open("/proc/sys/kernel/ns_last_pid", flags, Mode::empty()).ok()?;
-    let mut digits = [0; 16];
-    let length = rustix::io::read(&file, &mut digits).ok()?;
-    let digits = core::str::from_utf8(&digits[..length]).ok()?;
-    digits.trim_end().parse().ok()
+    let id = beginning_of("/proc/sys/kernel/ns_last_pid")?;
+    id.trim_end().parse().ok()
 }
 
 /// Other than its first: they are directories in that of its threads.

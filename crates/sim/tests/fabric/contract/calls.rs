@@ -183,7 +183,7 @@ fn f_01_each_of_many_calls_has_its_own_reply_on_a_bad_wire() {
 /// Calls that time out while their replies are on the way, and slots that are used again at once.
 #[test]
 fn v_37_late_replies_never_reach_who_has_their_slot_now() {
-    let calls = times("LEGATO_LATE_REPLIES", 20_000);
+    let calls = times("LEGATO_LATE_REPLIES", 8_000);
     for personality in Personality::ALL {
         let mut world = World::new(Plan {
             config: wide(),
@@ -232,7 +232,7 @@ fn short(random: &mut Random) -> Duration {
 /// A request's slot is its credit: with all of them back, as many calls fit as at the start.
 #[test]
 fn f_02_every_slot_serves_again_after_late_replies() {
-    let rounds = times("LEGATO_LATE_REPLIES", 20_000);
+    let rounds = times("LEGATO_LATE_REPLIES", 8_000);
     for personality in [Personality::IDEAL, Personality::RXE, Personality::EHCA] {
         let mut world = World::new(Plan::both(personality));
         let region = world.left.region;

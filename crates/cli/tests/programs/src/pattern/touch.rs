@@ -1,7 +1,7 @@
 //! Random reads, writes and re-reads by all threads, on pages of their own, on locked pages and on
 //! atomic counters.
 
-use crate::world::{Failure, World};
+use super::world::{Failure, World};
 use legato_base::Random;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,7 +1,7 @@
 //! The memory and its model: for each page, the version that it must have.
 
+use crate::{Arena, Wrong};
 use legato_base::Random;
-use legato_test_programs::{Arena, Wrong};
 use std::fmt;
 use std::io;
 use std::ops::Range;

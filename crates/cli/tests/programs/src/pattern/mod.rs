@@ -12,8 +12,8 @@ mod ranges;
 mod touch;
 mod world;
 
+use crate::{Options, end_at_a_panic};
 use legato_base::Bytes;
-use legato_test_programs::{Options, end_at_a_panic};
 use std::process::ExitCode;
 use world::{Failure, World};
 
@@ -36,7 +36,7 @@ const PHASES: [(&str, Phase); 10] = [
     (CANARY, touch::damage),
 ];
 
-fn main() -> ExitCode {
+pub fn main() -> ExitCode {
     end_at_a_panic();
     let names = ["--bytes", "--threads", "--operations", "--seed", "--phase"];
     let options = Options::parse(&names, &[]);

@@ -1,7 +1,7 @@
 //! The program's heap, as the C library manages it: small blocks from the break, large ones that
 //! grow by mremap.
 
-use crate::world::{Failure, World};
+use super::world::{Failure, World};
 
 /// Bytes of the small blocks: 100 words, so that pages hold parts of several.
 const WORDS_SMALL: usize = 100;

@@ -1,9 +1,9 @@
 //! System calls into and from pages that are mostly far away: the kernel must find them as if they
 //! were resident.
 
-use crate::world::{Failure, World};
+use super::world::{Failure, World};
+use crate::{check_call, check_page};
 use legato_base::{PAGE_SIZE, Random};
-use legato_test_programs::{check_call, check_page};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};

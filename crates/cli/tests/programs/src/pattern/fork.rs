@@ -1,8 +1,8 @@
 //! Processes that share pages until one of them writes: each must see its own writes only.
 
-use crate::touch::operate;
-use crate::world::{Failure, World};
-use legato_test_programs::check_call;
+use super::touch::operate;
+use super::world::{Failure, World};
+use crate::check_call;
 
 /// Versions of the child start here, so that a page of the wrong process is told apart.
 const CHILD: u32 = 1_000_000;

@@ -1,7 +1,7 @@
 //! Calls that change mappings whose pages are mostly far away.
 
-use crate::world::{BLOCK, Failure, World};
-use legato_test_programs::Arena;
+use super::world::{BLOCK, Failure, World};
+use crate::Arena;
 
 pub(crate) fn discard(world: &World) -> Result<(), Failure> {
     world.on_all_threads(&|thread| {
