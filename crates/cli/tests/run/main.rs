@@ -34,6 +34,7 @@ mod signals;
 mod starts;
 mod static_programs;
 mod status;
+mod steps;
 mod stopped;
 mod third_party;
 mod wire;

@@ -1,19 +1,21 @@
 //! Touches filled memory in one order and says what a touch took.
 //!
-//! `scan --bytes SIZE --order seq|random [--rounds N] [--write PERCENT] [--seed N] [--no-final]`:
-//! every round touches each page once, in the order of addresses or shuffled anew. A touch reads
-//! the whole page and compares it, which costs about 0.3 us of its own. At the end every page is
-//! verified once more, unless --no-final says that the touches were enough.
+//! `scan --bytes SIZE --order seq|random [--rounds N] [--write PERCENT] [--seed N] [--no-final]
+//! [--warm]`: every round touches each page once, in the order of addresses or shuffled anew. A touch
+//! reads the whole page and compares it, which costs about 0.3 us of its own. At the end every page is
+//! verified once more, unless --no-final says that the touches were enough. With --warm one round more
+//! comes first, which is not counted; then it says "ready" and waits for a line.
 
 use legato_base::{Bytes, Random};
 use legato_test_programs::{Arena, Options, end_at_a_panic};
+use std::io;
 use std::process::ExitCode;
 use std::time::Instant;
 
 fn main() -> ExitCode {
     end_at_a_panic();
     let names = ["--bytes", "--order", "--rounds", "--write", "--seed"];
-    let options = Options::parse(&names, &["--no-final"]);
+    let options = Options::parse(&names, &["--no-final", "--warm"]);
     let pages = options.pages("--bytes", Bytes::mib(256));
     let rounds = options.number("--rounds", 1);
     let write_percent = options.number("--write", 0);
@@ -42,8 +44,14 @@ fn main() -> ExitCode {
         }
     };
     let mut order_of_pages: Vec<u32> = (0..pages as u32).collect();
-    let begin = Instant::now();
-    for _ in 0..rounds {
+    let mut begin = Instant::now();
+    let warm = u64::from(options.flag("--warm"));
+    for round in 0..rounds + warm {
+        if warm > 0 && round == warm {
+            println!("ready");
+            let _ = io::stdin().read_line(&mut String::new());
+            begin = Instant::now();
+        }
         if order == "random" {
             shuffle(&mut order_of_pages, &mut random);
         }
