@@ -27,7 +27,7 @@
 //! | [`CHILD_REACH`] | 2 s | a forked child from waiting for ever until pages can leave it | it gets memory beyond the limit |
 //! | [`CACHE_SHARE`] | 500 ms | a process that needs a larger part of the cache from others that do not give theirs up | it gets the part, beyond the limit |
 //! | [`OWN_AGENT`] | 1 s | the limit from a program that does not bring its agent itself | it is brought in; one that comes as well finds that it is served |
-//! | [`PROCESS_STOP`], [`THREAD_STOP`] | 500 ms, 50 ms | a process, and who brings an agent into it, from a thread that cannot be stopped | the process runs on; it is tried again |
+//! | [`PROCESS_STOP`], [`THREAD_STOP`] | 500 ms, 50 ms | a process, and who brings an agent into it, from a thread that cannot be stopped; not from one that gets no processor | the process runs on; it is tried again |
 //! | [`PROGRAM_START`] | 50 ms of its processor time | the limit from a static program that makes no system call as it starts | the agent is brought in; musl's word for the ends of threads stays unknown, and its page may leave |
 //! | [`ORPHAN`] | 100 ms | a program whose agent is dead from waiting for pages for ever | if it is not on its way to its end itself, it is killed, with a message |
 

@@ -37,7 +37,8 @@ impl Count {
     }
 }
 
-/// More than a twelfth above what is committed is a regression; less than that below it wants to be committed.
+/// More than a twelfth above what is committed is a regression. What has become less should be committed
+/// too: nothing asks for it.
 #[track_caller]
 fn expect_at_most(what: &str, now: u64, committed: u64) {
     println!("{what}: {now}, committed {committed}");

@@ -5,11 +5,13 @@ use super::calls::{self, NO_SYSTEM_CALL, Registers, Resume, Stop};
 use super::parameters::END_OF_ENTRY;
 use super::process::{Memory, Process};
 use super::{Call, InjectionError};
+use crate::uffd::program;
 use crate::uffd::system_call::outcome;
 use alloc::vec::Vec;
-use legato_base::Time;
 use legato_base::timeouts::{PROCESS_STOP, THREAD_STOP};
+use legato_base::{Duration, Time};
 use rustix::io::Errno;
+use rustix::process::Pid;
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
 /// Between two looks at a thread that is to stop.
@@ -44,8 +46,9 @@ pub(super) struct Borrowed {
     critical_section: Option<(u64, u64)>,
 }
 
-/// Stops some thread of a process.
-pub(super) fn stop_any(process: &Process) -> Result<i32, InjectionError> {
+/// Stops some thread of a process. Those that were to and have not goes to `late`; they must be let
+/// go, or their calls end with EINTR when their tracer ends.
+pub(super) fn stop_any(process: &Process, late: &mut Vec<i32>) -> Result<i32, InjectionError> {
     let deadline = now() + PROCESS_STOP;
     let mut why = InjectionError::Gone;
     for thread in process.threads() {
@@ -56,7 +59,10 @@ pub(super) fn stop_any(process: &Process) -> Result<i32, InjectionError> {
         why = match stop(thread) {
             Ok(()) => return Ok(thread),
             Err(InjectionError::Gone) => why,
-            Err(error @ InjectionError::Busy) => error,
+            Err(error @ InjectionError::Busy) => {
+                late.push(thread);
+                error
+            }
             Err(error) => return Err(error),
         };
     }
@@ -70,16 +76,48 @@ fn stop(thread: i32) -> Result<(), InjectionError> {
         Err(error) => return Err(InjectionError::of_tracer(error)),
     }
     calls::interrupt(thread).map_err(InjectionError::of_tracer)?;
+    wait_until_stopped(thread)
+}
+
+/// Of a thread that was interrupted. One that only gets no processor is waited for, however long:
+/// its call has ended, and with EINTR unless it stops here.
+fn wait_until_stopped(thread: i32) -> Result<(), InjectionError> {
     let deadline = now() + THREAD_STOP;
-    while now() < deadline {
+    let had_run = run_time(thread);
+    let is_stuck =
+        || !Process::new(thread).is_runnable() || run_time(thread) - had_run >= THREAD_STOP;
+    loop {
         match calls::look(thread).map_err(InjectionError::of_tracer)? {
+            None if now() >= deadline && is_stuck() => return Err(InjectionError::Busy),
             None => look_again(),
             Some(Stop::Interrupted) => return Ok(()),
             Some(Stop::Ended) => return Err(InjectionError::Gone),
             Some(stop) => pass(thread, stop, Resume::Freely)?,
         }
     }
-    Err(InjectionError::Busy)
+}
+
+/// How much of the processor the thread has had; none if it is gone.
+pub(super) fn run_time(thread: i32) -> Duration {
+    let nanos = Pid::from_raw(thread).and_then(|thread| program::run_time(thread, thread));
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
+/// Lets a thread go that was to stop and had not. One that still has not sleeps uninterruptibly: for
+/// that one nothing has changed, and its tracer's end is enough.
+pub(super) fn let_go_late(thread: i32) {
+    if wait_until_stopped(thread).is_ok() {
+        let_go(thread);
+    }
+}
+
+/// Lets a thread go on from [`Stop::Interrupted`] as if it had not been stopped. It may have been
+/// killed meanwhile, which is no reason to report anything.
+pub(super) fn let_go(thread: i32) {
+    if let Ok(registers) = calls::registers(thread) {
+        let _ = calls::set_registers(thread, &restarted(registers));
+    }
+    let _ = calls::detach(thread);
 }
 
 /// Waits until a thread that is to stop may have.
@@ -127,7 +165,7 @@ pub(super) fn wait_for(thread: i32, wanted: Stop, how: Resume) -> Result<(), Inj
 
 impl Borrowed {
     /// Of a thread in [`Stop::Interrupted`]. From here on it takes no signals, except those that
-    /// nobody can block.
+    /// nobody can block. Where it fails nothing has changed.
     pub(super) fn new(process: &Process, thread: i32) -> Result<Self, InjectionError> {
         let tracer = InjectionError::of_tracer;
         let registers = calls::registers(thread)?;

@@ -16,6 +16,7 @@ pub use error::{Call, InjectionError};
 pub use object::{Object, ObjectError};
 pub use parameters::{END_OF_ENTRY, Entry, EntryRefusal, Parameters};
 
+use alloc::vec::Vec;
 use borrowed::Borrowed;
 use object::{Access, Piece};
 use process::Process;
@@ -51,8 +52,8 @@ const _: () = assert!(size_of::<Parameters>() as u64 <= NAME_OFFSET - PARAMETERS
 
 /// Calls an entry of the object in a process.
 ///
-/// The calling thread should end soon after: a thread that could not be stopped in time is let go
-/// only by that.
+/// The calling thread should end soon after: a thread that could not be stopped is let go only by
+/// that.
 ///
 /// # Errors
 /// Whatever kept the entry from doing its work; the process runs on without it.
@@ -62,12 +63,13 @@ pub fn inject(
     parameters: &Parameters,
 ) -> Result<(), InjectionError> {
     let process = Process::new(pid.as_raw_pid());
-    let thread = borrowed::stop_any(&process)?;
-    let result = inject_stopped(&process, thread, object, parameters);
-    if result.is_err() {
+    let mut late = Vec::new();
+    let result = borrowed::stop_any(&process, &mut late).and_then(|thread| {
         // Of no effect after the thread has been given back; otherwise nothing was changed yet.
-        let _ = calls::detach(thread);
-    }
+        inject_stopped(&process, thread, object, parameters, false)
+            .inspect_err(|_| borrowed::let_go(thread))
+    });
+    late.into_iter().for_each(borrowed::let_go_late);
     result
 }
 
@@ -109,7 +111,7 @@ impl Launch {
                 return calls::detach(self.thread).map_err(InjectionError::of_tracer);
             }
             start::follow(self.thread)?;
-            inject_until(&self.process, self.thread, object, parameters, true)
+            inject_stopped(&self.process, self.thread, object, parameters, true)
         });
         if result.is_err() {
             kill(self.thread);
@@ -125,17 +127,8 @@ fn kill(process: i32) {
     }
 }
 
-fn inject_stopped(
-    process: &Process,
-    thread: i32,
-    object: &Object<'_>,
-    parameters: &Parameters,
-) -> Result<(), InjectionError> {
-    inject_until(process, thread, object, parameters, false)
-}
-
 /// With `or_kill` a process in which the entry has not done its work never gets to run.
-fn inject_until(
+fn inject_stopped(
     process: &Process,
     thread: i32,
     object: &Object<'_>,

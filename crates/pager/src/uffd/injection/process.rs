@@ -54,12 +54,7 @@ impl Process {
         let Some(status) = self.file("status") else {
             return InjectionError::Gone;
         };
-        let has_line = |start: &[u8]| {
-            status
-                .split(|&byte| byte == b'\n')
-                .any(|l| l.starts_with(start))
-        };
-        if has_line(b"State:\tZ") || has_line(b"State:\tX") {
+        if has_line(&status, b"State:\tZ") || has_line(&status, b"State:\tX") {
             InjectionError::Gone
         } else if self
             .status("TracerPid", 10)
@@ -69,6 +64,12 @@ impl Process {
         } else {
             InjectionError::NotPermitted
         }
+    }
+
+    /// Does nothing but a processor keep the thread from running?
+    pub(super) fn is_runnable(&self) -> bool {
+        self.file("status")
+            .is_some_and(|status| has_line(&status, b"State:\tR"))
     }
 
     /// Has it filtered its system calls by more than what this process came with? Such a filter
@@ -207,6 +208,11 @@ impl Memory {
         }
         None
     }
+}
+
+fn has_line(text: &[u8], start: &[u8]) -> bool {
+    text.split(|&byte| byte == b'\n')
+        .any(|line| line.starts_with(start))
 }
 
 fn read_whole(path: &str) -> Result<Vec<u8>, Errno> {

@@ -1,11 +1,9 @@
 //! The first moments of a program without a dynamic loader.
 
-use super::borrowed::{look_again, pass, step_to_interrupted, wait_for};
+use super::borrowed::{look_again, pass, run_time, step_to_interrupted, wait_for};
 use super::calls::{self, NO_SYSTEM_CALL, Registers, Resume, Stop};
 use super::{InjectionError, SYS_MMAP};
-use crate::uffd::program::run_time;
 use legato_base::timeouts::PROGRAM_START;
-use rustix::process::Pid;
 
 const SYS_ARCH_PRCTL: u64 = 158;
 const SYS_SET_TID_ADDRESS: u64 = 218;
@@ -22,9 +20,8 @@ const CALLS_MAX: u32 = 4;
 /// other library does first is not waited for.
 pub(super) fn follow(thread: i32) -> Result<(), InjectionError> {
     // Of the processor, because it may have to wait for that.
-    let ran = || run_time(Pid::from_raw(thread)?, Pid::from_raw(thread)?);
-    let begin = ran().unwrap_or(0);
-    let is_late = || ran().is_none_or(|ran| ran - begin >= PROGRAM_START.as_nanos());
+    let begin = run_time(thread);
+    let is_late = || run_time(thread) - begin >= PROGRAM_START;
     for _ in 0..CALLS_MAX {
         if !run_to_system_call(thread, is_late)? {
             break;

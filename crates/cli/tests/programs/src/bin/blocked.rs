@@ -1,7 +1,8 @@
 //! Sits in system calls that wait, and says whether any of them ended otherwise than it should.
 //!
 //! `blocked KIND`: the first thread waits in the call of that name, others in all the others. When
-//! a line comes on standard input everything is woken; the answer is one line.
+//! a line comes on standard input everything is woken; the answer is one line. `blocked KIND
+//! filtered` has filters of its system calls, which let everything through.
 
 use legato_test_programs::end_at_a_panic;
 use std::process::ExitCode;
@@ -29,6 +30,11 @@ fn main() -> ExitCode {
     end_at_a_panic();
     let kind = std::env::args().nth(1).unwrap_or_default();
     let own = KINDS.iter().position(|&name| name == kind).expect("a kind");
+    if std::env::args().nth(2).as_deref() == Some("filtered") {
+        // One could be an agent's.
+        filter_nothing();
+        filter_nothing();
+    }
     // For read, epoll and poll; ends for all three when it is closed.
     let mut pipe = [0; 2];
     // SAFETY: two descriptors are written.
@@ -62,6 +68,27 @@ fn main() -> ExitCode {
     waker.join().expect("the waker ends");
     println!("{kind}: {} wrong {wrong:?}", wrong.len());
     ExitCode::from(u8::from(!wrong.is_empty()))
+}
+
+fn filter_nothing() {
+    const RETURN: u16 = 0x06;
+    let mut all = libc::sock_filter {
+        code: RETURN,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ALLOW,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut all,
+    };
+    // SAFETY: the filter lives until the calls return.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        let filter = libc::SECCOMP_MODE_FILTER;
+        libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program)
+    };
+    assert_eq!(set, 0);
 }
 
 /// What was wrong, if anything.

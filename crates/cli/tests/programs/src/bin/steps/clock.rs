@@ -44,7 +44,7 @@ impl Clock {
         })
     }
 
-    /// After an instruction.
+    /// After an instruction, or after a system call with all instructions before it.
     pub(crate) fn tick(&mut self, tracee: &Tracee, call: Option<&Call>) -> io::Result<()> {
         const MONOTONIC: u64 = libc::CLOCK_MONOTONIC.unsigned_abs() as u64;
         self.passed_ps += INSTRUCTION_PS;

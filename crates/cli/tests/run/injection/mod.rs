@@ -1,5 +1,7 @@
 //! Agents that get into processes that run already.
 
+mod waits;
+
 use crate::harness::{Finished, Node, PATIENCE, Run, Running, poll_until, sized, test_program};
 use legato_pager::uffd::injection::{Entry, InjectionError, Object, Parameters, inject};
 use rustix::process::{Pid, Signal, kill_process};
