@@ -78,6 +78,11 @@ pub(crate) struct RunArguments {
     pub(crate) nodes: Vec<Address>,
     #[command(flatten)]
     pub(crate) secret: SecretArguments,
+    /// While faults are so many that it pays, have idle processors poll instead of halting, which wakes
+    /// a thread that waits for its page sooner. It takes the right to open /dev/cpu_dma_latency, and
+    /// concerns all processors of the machine.
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) idle_poll: IdlePollArgument,
     /// Write what happened as JSON to this file when the program has ended.
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -92,6 +97,14 @@ pub(crate) struct RunArguments {
         allow_hyphen_values = true
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+/// May agents ask that idle processors poll?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IdlePollArgument {
+    /// When a trial has shown that it pays
+    Auto,
+    Never,
 }
 
 #[derive(Debug, Args)]

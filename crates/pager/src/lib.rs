@@ -27,7 +27,8 @@ pub mod uffd;
 
 pub use budget::Budget;
 pub use engine::{
-    Incoming, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, Round, SpaceEvent, Stuck,
+    IdlePollLog, Incoming, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, Round,
+    SpaceEvent, Stuck,
 };
 pub use far::{FrameBuffer, NodeIndex};
 pub use frames::FrameIndex;

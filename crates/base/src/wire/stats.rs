@@ -5,7 +5,7 @@ use crate::histogram::{BUCKETS, Histogram};
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"LGstats4");
+const MAGIC: u64 = u64::from_le_bytes(*b"LGstats5");
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -102,6 +102,12 @@ counters! {
     registered_bytes,
     /// Forked children that this agent serves.
     children_served,
+    /// Milliseconds for which idle processors were asked to poll instead of halting.
+    idle_poll_ms,
+    /// How often it was tried whether that makes faults faster.
+    idle_poll_trials,
+    /// Of these, the trials that showed it.
+    idle_poll_trials_won,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -1,6 +1,7 @@
 //! What bounds memory, mappings and descriptors.
 
 use super::check::Check;
+use crate::run::idle_poll;
 use legato_base::Bytes;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
@@ -22,6 +23,10 @@ pub(super) fn checks() -> Vec<Check> {
     let thp = text("/sys/kernel/mm/transparent_hugepage/enabled");
     vec![
         processors(std::thread::available_parallelism().map_or(1, usize::from)),
+        idle_processors(
+            text("/sys/devices/system/cpu/cpuidle/current_driver").as_deref(),
+            idle_poll::open().map(drop),
+        ),
         self::memory(total, available),
         cgroup(memory_limit(), available),
         overcommit(number("/proc/sys/vm/overcommit_memory").unwrap_or(0)),
@@ -40,9 +45,36 @@ fn processors(count: usize) -> Check {
         1 => Check::warning(
             NAME,
             "one: the program, its agent and the memory nodes take turns on it",
-            "two or more make faults several times faster",
+            "two or more let the agent work while the program does",
         ),
         more => Check::ok(NAME, more.to_string()),
+    }
+}
+
+/// From the kernel's driver for idle processors, and whether they may be asked to poll.
+fn idle_processors(driver: Option<&str>, request: std::io::Result<()>) -> Check {
+    const NAME: &str = "idle processors";
+    let driver = driver.filter(|name| *name != "none");
+    match (driver, request) {
+        (None, _) => Check::warning(
+            NAME,
+            "the kernel has no cpuidle driver: they cannot be asked to poll instead of halting, and where \
+             waking them is slow faults take twice as long",
+            "in a virtual machine: modprobe cpuidle-haltpoll force=1",
+        ),
+        (Some(_), Err(error)) => Check::warning(
+            NAME,
+            format!(
+                "they cannot be asked to poll instead of halting ({}: {error}); where waking them is slow \
+                 faults take twice as long",
+                idle_poll::DEVICE
+            ),
+            format!("run as root, or setfacl -m u:USER:rw {}", idle_poll::DEVICE),
+        ),
+        (Some(driver), Ok(())) => {
+            let why = format!("can be asked to poll while that makes faults faster ({driver})");
+            Check::ok(NAME, why)
+        }
     }
 }
 
@@ -218,6 +250,16 @@ mod tests {
         let verdicts = [
             (processors(1), Verdict::Warning),
             (processors(2), Verdict::Ok),
+            (idle_processors(Some("haltpoll"), Ok(())), Verdict::Ok),
+            (idle_processors(Some("none"), Ok(())), Verdict::Warning),
+            (idle_processors(None, Ok(())), Verdict::Warning),
+            (
+                idle_processors(
+                    Some("haltpoll"),
+                    Err(std::io::ErrorKind::PermissionDenied.into()),
+                ),
+                Verdict::Warning,
+            ),
             (memory(Bytes::gib(1), Bytes::mib(100)), Verdict::Warning),
             (memory(Bytes::gib(8), Bytes::gib(7)), Verdict::Ok),
             (cgroup(Some(Bytes::gib(1)), Bytes::gib(8)), Verdict::Warning),

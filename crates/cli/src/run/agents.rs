@@ -11,7 +11,7 @@ use legato_base::wire::control::{AgentMessageBody, SupervisorMessage, Usage, Wel
 use legato_base::wire::stats::{STATS_SIZE, StatsPage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// So long a process whose agent is gone has to end by itself before it is called a survivor. Its
@@ -182,6 +182,18 @@ impl Agent {
     pub(crate) fn send(&self, message: &SupervisorMessage) -> bool {
         match &self.phase {
             Phase::Connected(connection) => connection.send(message),
+            Phase::Orphaned(_) | Phase::Ended => false,
+        }
+    }
+
+    /// With a descriptor, of which the agent gets a copy.
+    pub(crate) fn send_attached(
+        &self,
+        message: &SupervisorMessage,
+        descriptor: BorrowedFd<'_>,
+    ) -> bool {
+        match &self.phase {
+            Phase::Connected(connection) => connection.send_attached(message, descriptor),
             Phase::Orphaned(_) | Phase::Ended => false,
         }
     }

@@ -1,10 +1,14 @@
 //! The processes and threads of one run that are not its programs'.
 
 use super::agents::Agent;
+use super::idle_poll;
 use super::keeper::Keeper;
 use super::nodes::Nodes;
 use super::proxies::Proxies;
+use crate::args::IdlePollArgument;
+use legato_base::wire::control::SupervisorMessage;
 use rustix::process::Pid;
+use std::os::fd::AsFd as _;
 
 /// What runs beside the supervisor.
 #[derive(Debug)]
@@ -14,6 +18,7 @@ pub(crate) struct Helpers {
     pub(crate) proxies: Option<Proxies>,
     /// None if it has ended, and no other could be started.
     pub(crate) keeper: Option<Keeper>,
+    pub(crate) idle_poll: IdlePollArgument,
 }
 
 impl Helpers {
@@ -31,6 +36,14 @@ impl Helpers {
         self.nodes.handle_child_ended(pid);
         if let Some(keeper) = &mut self.keeper {
             keeper.handle_child_ended(pid);
+        }
+    }
+
+    /// The agent serves from now on: what else it is given.
+    pub(crate) fn equip(&self, agent: &Agent) {
+        if let Some(request) = idle_poll::open_request(self.idle_poll) {
+            // An agent that cannot be told now does without.
+            agent.send_attached(&SupervisorMessage::IdlePoll, request.as_fd());
         }
     }
 

@@ -5,6 +5,7 @@ mod budget;
 mod control;
 mod held;
 mod helpers;
+pub(crate) mod idle_poll;
 mod injector;
 mod intruder;
 pub(crate) mod keeper;
@@ -91,6 +92,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         nodes,
         proxies,
         keeper: Some(keeper),
+        idle_poll: arguments.idle_poll,
     };
     let mut supervisor =
         Supervisor::new(signals, listener, helpers, injector, main, arguments.cache);

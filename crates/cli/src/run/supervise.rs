@@ -447,6 +447,7 @@ impl Supervisor {
                 self.ledger.handle_ready(account);
                 self.began |= agent.program_pid() == Some(self.main);
                 self.note_start(agent);
+                self.helpers.equip(agent);
             }
             (Notice::Usage(usage), Some(account)) => self.ledger.handle_usage(account, usage),
             (Notice::Holds { bytes }, Some(account)) => {

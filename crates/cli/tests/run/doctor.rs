@@ -4,7 +4,7 @@ use crate::harness::{Run, legato};
 use crate::masks::unprivileged;
 use serde_json::Value;
 
-const CHECKS: [&str; 22] = [
+const CHECKS: [&str; 23] = [
     "kernel",
     "userfaultfd",
     "userfaultfd for others",
@@ -17,6 +17,7 @@ const CHECKS: [&str; 22] = [
     "seccomp",
     "ptrace",
     "processors",
+    "idle processors",
     "memory",
     "cgroup",
     "overcommit",

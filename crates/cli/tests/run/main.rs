@@ -14,6 +14,7 @@ mod devices;
 mod doctor;
 mod forked;
 mod fuzz;
+mod idle_poll;
 mod injection;
 mod killed;
 mod leftovers;

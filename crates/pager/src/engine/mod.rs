@@ -46,7 +46,7 @@ use fabric::FabricLooks;
 use fault::SpuriousFaults;
 use legato_base::wire::slot::SlotMismatch;
 use legato_base::wire::stats::{AgentCounters, StatsPage};
-use legato_base::{Bytes, ClientId, PageNumber, Time};
+use legato_base::{Bytes, ClientId, Duration, PageNumber, Time};
 use legato_fabric::{ConnectError, Fabric, OperationId};
 use legato_verbs::{Address, Provider};
 pub use limit::PagerUsage;
@@ -129,6 +129,15 @@ pub enum PagerEvent {
     MovedOver { page: SpacePage },
     /// The frame that the page's only copy was in has lost its memory.
     FrameEmpty { page: SpacePage, frame: FrameIndex },
+}
+
+/// For how long idle processors were asked to poll, and how that was decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdlePollLog {
+    pub held: Duration,
+    pub trials: u64,
+    /// Trials that showed a gain.
+    pub trials_won: u64,
 }
 
 /// What is local when nothing can leave.
@@ -239,6 +248,18 @@ impl<K: Kernel> Pager<K> {
     pub fn note_own_memory(&mut self, now: Bytes, peak: Bytes) {
         self.counters.agent_bytes_current = now.0;
         self.counters.agent_bytes_peak = peak.0;
+    }
+
+    /// The same of what it was in charge of beside the memory.
+    pub fn note_idle_poll(&mut self, log: IdlePollLog) {
+        self.counters.idle_poll_ms = log.held.as_millis();
+        self.counters.idle_poll_trials = log.trials;
+        self.counters.idle_poll_trials_won = log.trials_won;
+    }
+
+    /// Faults that were served so far.
+    pub const fn faults(&self) -> u64 {
+        self.counters.faults
     }
 
     /// Forked children whose memory this pager serves.

@@ -17,6 +17,7 @@ const ORDER_SHARE: u32 = 1;
 const ORDER_HAND: u32 = 2;
 const ORDER_REPLACED: u32 = 3;
 const ORDER_DISMISSED: u32 = 4;
+const ORDER_IDLE_POLL: u32 = 5;
 
 /// A message from the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum SupervisorMessage {
     Replaced,
     /// The answer to `Failed`: may the program run without an agent?
     Dismissed { runs: bool },
+    /// A request for CPU latency (PM QoS) is attached, for the agent to make as long as it pays.
+    IdlePoll,
 }
 
 /// What the supervisor grants.
@@ -95,6 +98,7 @@ impl SupervisorMessage {
             Self::Hand { pid, address } => order(ORDER_HAND, pid, address),
             Self::Replaced => order(ORDER_REPLACED, 0, 0),
             Self::Dismissed { runs } => order(ORDER_DISMISSED, 0, u64::from(runs)),
+            Self::IdlePoll => order(ORDER_IDLE_POLL, 0, 0),
         }
     }
 
@@ -114,6 +118,7 @@ impl SupervisorMessage {
                 address: value,
             }),
             (ORDER_REPLACED, 0) if (pid, value) == (0, 0) => Ok(Self::Replaced),
+            (ORDER_IDLE_POLL, 0) if (pid, value) == (0, 0) => Ok(Self::IdlePoll),
             (ORDER_DISMISSED, 0) if pid == 0 && value <= 1 => {
                 Ok(Self::Dismissed { runs: value == 1 })
             }
@@ -230,6 +235,7 @@ mod tests {
                 address: 0x7fff_0000_1000,
             },
             SupervisorMessage::Replaced,
+            SupervisorMessage::IdlePoll,
             SupervisorMessage::Dismissed { runs: false },
             SupervisorMessage::Dismissed { runs: true },
         ];

@@ -6,6 +6,7 @@
 
 mod hands;
 mod housekeeping;
+mod idle_poll;
 mod news;
 mod share;
 mod start;
@@ -17,6 +18,7 @@ pub use super::supervisor::{Dismissal, excuse, last_words};
 use crate::{FrameBuffer, Kernel, Pager, PagerFabric, Round};
 use alloc::string::String;
 use alloc::vec::Vec;
+use idle_poll::IdlePoll;
 use legato_base::secret::Keyring;
 use legato_base::wire::control::AgentMessageBody;
 use legato_base::{Bytes, Duration, Time};
@@ -98,6 +100,7 @@ pub struct Agent<G: ProviderGlue> {
     /// Pages that came back as something else.
     rejected: u64,
     share: ShareLog,
+    idle_poll: IdlePoll,
     housekeeping_at: Time,
     wake_all_at: Time,
     supervisor_gone: bool,
@@ -120,6 +123,9 @@ impl<G: ProviderGlue> Agent<G> {
             if time >= self.housekeeping_at {
                 self.keep_house(time);
             }
+            if time >= self.idle_poll.due() {
+                self.idle_poll.tick(time, self.pager.faults());
+            }
             if time.since(active_at) > SPIN {
                 let sleep_max = if self.pager.kernel().has_waiting() {
                     EVENT_SLEEP_MAX
@@ -128,7 +134,8 @@ impl<G: ProviderGlue> Agent<G> {
                 } else {
                     SLEEP_MAX
                 };
-                self.sleep(deadline.min(time + sleep_max));
+                let wake_at = deadline.min(self.idle_poll.wake_at());
+                self.sleep(wake_at.min(time + sleep_max));
             }
         }
         self.publish();

@@ -134,6 +134,9 @@ impl<G: ProviderGlue> Agent<G> {
                 Ok(Some((SupervisorMessage::Hand { pid, .. }, Some(connection)))) => {
                     self.handle_hand(pid, connection);
                 }
+                Ok(Some((SupervisorMessage::IdlePoll, Some(request)))) => {
+                    self.idle_poll.grant(request);
+                }
                 Ok(Some((SupervisorMessage::Replaced, _))) => self.housekeeping_at = Time::ZERO,
                 // What it does not say, and its end: the memory nodes go with it.
                 Ok(Some(_)) | Err(_) => {
