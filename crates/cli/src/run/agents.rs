@@ -180,10 +180,8 @@ impl Agent {
 
     /// False if the agent cannot be told now.
     pub(crate) fn send(&self, message: &SupervisorMessage) -> bool {
-        match &self.phase {
-            Phase::Connected(connection) => connection.send(message),
-            Phase::Orphaned(_) | Phase::Ended => false,
-        }
+        self.connection()
+            .is_some_and(|connection| connection.send(message))
     }
 
     /// With a descriptor, of which the agent gets a copy.
@@ -192,17 +190,20 @@ impl Agent {
         message: &SupervisorMessage,
         descriptor: BorrowedFd<'_>,
     ) -> bool {
-        match &self.phase {
-            Phase::Connected(connection) => connection.send_attached(message, descriptor),
-            Phase::Orphaned(_) | Phase::Ended => false,
-        }
+        self.connection()
+            .is_some_and(|connection| connection.send_attached(message, descriptor))
     }
 
     /// Passes a hand's connection on to the agent.
     pub(crate) fn hand_over(&self, message: &SupervisorMessage, hand: Connection) -> bool {
+        self.connection()
+            .is_some_and(|connection| connection.pass_on(message, hand))
+    }
+
+    const fn connection(&self) -> Option<&Connection> {
         match &self.phase {
-            Phase::Connected(connection) => connection.pass_on(message, hand),
-            Phase::Orphaned(_) | Phase::Ended => false,
+            Phase::Connected(connection) => Some(connection),
+            Phase::Orphaned(_) | Phase::Ended => None,
         }
     }
 
@@ -222,10 +223,7 @@ impl Agent {
 
     /// The pid of the connected process: the agent's own where that is a process of its own.
     pub(crate) fn peer(&self) -> Option<Pid> {
-        match &self.phase {
-            Phase::Connected(connection) => Some(connection.peer),
-            Phase::Orphaned(_) | Phase::Ended => None,
-        }
+        self.connection().map(|connection| connection.peer)
     }
 
     /// Whose forked children it serves.

@@ -18,7 +18,7 @@ fn requests(when: &str, expected: usize) -> usize {
     let mut agents = run.processes().into_iter();
     let agent = agents.find(|process| process.leads_a_session());
     let agent = agent.expect("a program on far memory has an agent");
-    let count = || agent.descriptors() - agent.descriptors_without(DEVICE);
+    let count = || agent.descriptors_of(DEVICE);
     poll_until("the agent has its request", PATIENCE, || {
         count() == expected
     });

@@ -250,7 +250,7 @@ impl<K: Kernel> Pager<K> {
         self.counters.agent_bytes_peak = peak.0;
     }
 
-    /// The same of what it was in charge of beside the memory.
+    /// What its owner has asked of idle processors, for the counters.
     pub fn note_idle_poll(&mut self, log: IdlePollLog) {
         self.counters.idle_poll_ms = log.held.as_millis();
         self.counters.idle_poll_trials = log.trials;

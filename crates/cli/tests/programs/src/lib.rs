@@ -6,11 +6,13 @@
 
 mod arena;
 pub mod fill;
+mod filter;
 mod options;
 mod page;
 pub mod pattern;
 
 pub use arena::{Arena, CallError, check_call};
+pub use filter::{decide, filter_system_calls};
 pub use options::Options;
 pub use page::{Found, WORDS, Wrong, check_page, fill_page};
 

@@ -66,7 +66,7 @@ impl Process {
     }
 
     pub(crate) fn userfaultfds(&self) -> usize {
-        self.descriptors() - self.descriptors_without("[userfaultfd]")
+        self.descriptors_of("[userfaultfd]")
     }
 
     /// What an agent has counted.
@@ -83,13 +83,22 @@ impl Process {
 
     /// Open descriptors, but for those whose target's name has `part`.
     pub(crate) fn descriptors_without(&self, part: &str) -> usize {
+        self.count_descriptors(|target| !target.contains(part))
+    }
+
+    /// Those whose target's name has `part`.
+    pub(crate) fn descriptors_of(&self, part: &str) -> usize {
+        self.count_descriptors(|target| target.contains(part))
+    }
+
+    fn count_descriptors(&self, counts: impl Fn(&str) -> bool) -> usize {
         let all = fs::read_dir(format!("/proc/{}/fd", self.pid));
         let targets = all.into_iter().flatten().flatten();
-        let others = targets.filter(|entry| {
+        let counted = targets.filter(|entry| {
             let target = fs::read_link(entry.path()).unwrap_or_default();
-            !target.to_string_lossy().contains(part)
+            counts(&target.to_string_lossy())
         });
-        others.count()
+        counted.count()
     }
 
     /// Where its stack is, while it waits in the kernel (proc_pid_syscall(5)).

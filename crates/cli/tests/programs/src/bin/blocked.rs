@@ -4,7 +4,7 @@
 //! a line comes on standard input everything is woken; the answer is one line. `blocked KIND
 //! filtered` has filters of its system calls, which let everything through.
 
-use legato_test_programs::end_at_a_panic;
+use legato_test_programs::{decide, end_at_a_panic, filter_system_calls};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -71,24 +71,7 @@ fn main() -> ExitCode {
 }
 
 fn filter_nothing() {
-    const RETURN: u16 = 0x06;
-    let mut all = libc::sock_filter {
-        code: RETURN,
-        jt: 0,
-        jf: 0,
-        k: libc::SECCOMP_RET_ALLOW,
-    };
-    let program = libc::sock_fprog {
-        len: 1,
-        filter: &raw mut all,
-    };
-    // SAFETY: the filter lives until the calls return.
-    let set = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        let filter = libc::SECCOMP_MODE_FILTER;
-        libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program)
-    };
-    assert_eq!(set, 0);
+    filter_system_calls(&mut [decide(libc::SECCOMP_RET_ALLOW)]).expect("a filter");
 }
 
 /// What was wrong, if anything.

@@ -2,6 +2,7 @@
 
 use crate::ground::{Case, Failure, Ground, Outcome, call, ensure, outcome};
 use crate::process::use_memory;
+use legato_test_programs::{decide, filter_system_calls};
 
 pub(crate) const CASES: &[(&str, Case)] = &[
     ("system-call-filter", system_call_filter),
@@ -14,12 +15,9 @@ pub(crate) const CASES: &[(&str, Case)] = &[
 
 const PAGES: u64 = 512;
 
-// include/uapi/linux/{bpf_common,filter,seccomp}.h
+// include/uapi/linux/bpf_common.h
 const LOAD_WORD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
-const RETURN: u16 = 0x06;
-const ALLOW: u32 = 0x7FFF_0000;
-const KILL_PROCESS: u32 = 0x8000_0000;
 
 /// Only what the case itself needs is allowed from here on: no userfaultfd, clone, open or ioctl.
 fn system_call_filter(ground: &Ground) -> Result<Outcome, Failure> {
@@ -38,14 +36,13 @@ fn system_call_filter(ground: &Ground) -> Result<Outcome, Failure> {
         libc::SYS_rt_sigreturn,
         libc::SYS_exit_group,
     ];
-    let statement = |code, value| libc::sock_filter {
-        code,
+    // struct seccomp_data begins with the number of the call.
+    let mut filter = vec![libc::sock_filter {
+        code: LOAD_WORD,
         jt: 0,
         jf: 0,
-        k: value,
-    };
-    // struct seccomp_data begins with the number of the call.
-    let mut filter = vec![statement(LOAD_WORD, 0)];
+        k: 0,
+    }];
     for call in allowed {
         filter.push(libc::sock_filter {
             code: JUMP_IF_EQUAL,
@@ -53,19 +50,10 @@ fn system_call_filter(ground: &Ground) -> Result<Outcome, Failure> {
             jf: 1,
             k: call as u32,
         });
-        filter.push(statement(RETURN, ALLOW));
+        filter.push(decide(libc::SECCOMP_RET_ALLOW));
     }
-    filter.push(statement(RETURN, KILL_PROCESS));
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    call!(prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-    call!(prctl(
-        libc::PR_SET_SECCOMP,
-        libc::SECCOMP_MODE_FILTER,
-        &raw const program
-    ))?;
+    filter.push(decide(libc::SECCOMP_RET_KILL_PROCESS));
+    filter_system_calls(&mut filter)?;
     use_memory(ground, &region)?;
     use_memory(ground, &region)?;
     Ok(Outcome::Passed)
