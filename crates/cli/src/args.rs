@@ -8,8 +8,13 @@ use std::ffi::OsString;
 use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
 
+mod bench;
 mod sim;
 
+pub(crate) use bench::{
+    BenchCommand, BenchContractArguments, BenchFaultArguments, BenchReadArguments,
+    BenchTargetArguments, BenchTouchArguments, SwapKind, TouchAccess, TouchOrder,
+};
 pub(crate) use sim::SimArguments;
 
 /// What of a program's memory stays local if nothing is said.
@@ -227,109 +232,6 @@ pub(crate) struct DoctorArguments {
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// Measure, and compare in the same run.
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    Contract(BenchContractArguments),
-    Fault(BenchFaultArguments),
-    Read(BenchReadArguments),
-    /// The program whose memory is more than is local.
-    #[command(hide = true)]
-    Touch(BenchTouchArguments),
-    /// The process whose memory is read.
-    #[command(hide = true)]
-    ReadTarget(BenchTargetArguments),
-}
-
-/// Touching more memory than is local, under Legato and under Linux swap with the same limit: on
-/// zram, and in a file.
-///
-/// The swap areas are made for the run and removed after it, which needs root and a machine that
-/// does not swap already.
-#[derive(Debug, Args)]
-pub(crate) struct BenchFaultArguments {
-    /// Local memory: Legato's cache, and the limit of the cgroup under swap.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
-    pub(crate) cache: Bytes,
-    /// How often each workload is run by each.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) rounds: u32,
-    /// Linux swaps in 2^N pages at once (vm.page-cluster).
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=9))]
-    pub(crate) page_cluster: u32,
-    /// As JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BenchTouchArguments {
-    #[arg(long)]
-    pub(crate) bytes: Bytes,
-    #[arg(long)]
-    pub(crate) order: TouchOrder,
-    #[arg(long, default_value_t = 1)]
-    pub(crate) rounds: u32,
-}
-
-/// In which order pages are touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TouchOrder {
-    /// Of addresses.
-    Seq,
-    /// Shuffled anew in each round.
-    Random,
-}
-
-impl TouchOrder {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Seq => "seq",
-            Self::Random => "random",
-        }
-    }
-}
-
-/// An RDMA READ from a memory node, from post to completion, against a plain copy out of the
-/// same memory.
-#[derive(Debug, Args)]
-pub(crate) struct BenchReadArguments {
-    /// Bytes of one read.
-    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
-    pub(crate) size: Bytes,
-    /// Reads, and as many copies.
-    #[arg(long, value_name = "N", default_value_t = 400_000,
-          value_parser = clap::value_parser!(u32).range(8_000..))]
-    pub(crate) count: u32,
-    /// The memory that is read, at random places.
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
-    pub(crate) memory: Bytes,
-    /// As JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Calls and reads between two fabrics in this process, over shared memory: what they cost in this
-/// build. `scripts/contract-cost` compares it with one that checks and fences nothing.
-#[derive(Debug, Args)]
-pub(crate) struct BenchContractArguments {
-    /// Calls, and as many reads.
-    #[arg(long, value_name = "N", default_value_t = 100_000,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) count: u32,
-    /// As JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BenchTargetArguments {
-    #[arg(long)]
-    pub(crate) memory: Bytes,
-    #[arg(long, value_parser = node_address)]
-    pub(crate) listen: Address,
 }
 
 impl RunArguments {

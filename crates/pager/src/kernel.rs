@@ -171,6 +171,9 @@ pub struct Departure {
     pub page: SpacePage,
     pub frame: FrameIndex,
     pub count: u32,
+    /// The pager has filled each of these pages: its mapping was registered then, and what has become of
+    /// that since was announced.
+    pub filled: bool,
     /// So many have left, from the first on.
     pub moved: u32,
     /// Why not the next. None before the end of the run: it was not tried.
@@ -183,9 +186,17 @@ impl Departure {
             page,
             frame,
             count,
+            filled: false,
             moved: 0,
             error: None,
         }
+    }
+
+    /// The same run, of pages that the pager has filled.
+    #[must_use]
+    pub(crate) const fn of_filled(mut self, filled: bool) -> Self {
+        self.filled = filled;
+        self
     }
 
     pub(crate) const fn range(&self) -> PageRange {

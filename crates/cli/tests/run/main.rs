@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod bench;
 mod budget;
 mod device_port;
 mod devices;

@@ -80,8 +80,10 @@ impl<K: Kernel> Pager<K> {
             let Some((frame, room)) = self.frames.take_empty_run(run) else {
                 break;
             };
-            runs.push(Departure::new(first.page, frame, room));
-            rest = &rest[room as usize..];
+            let (taken, later) = rest.split_at(room as usize);
+            let filled = taken.iter().all(|victim| !self.is_unseen(victim.page));
+            runs.push(Departure::new(first.page, frame, room).of_filled(filled));
+            rest = later;
         }
         runs
     }

@@ -6,14 +6,14 @@ use crate::{FrameBuffer, Kernel};
 use legato_base::{Duration, Time};
 use legato_fabric::{FabricEvent, Turn};
 
-/// To hear of connections costs a system call, while threads wait for pages. That a node is gone may be
-/// heard so much later.
+/// To hear of connections costs a system call, while threads wait for pages or are about to. That a node is
+/// gone may be heard so much later.
 const CONNECTIONS_EVERY: Duration = Duration::from_micros(100);
 
 /// When the pager looks at the fabric.
 #[derive(Debug, Default)]
 pub(super) struct FabricLooks {
-    /// At its connections too, however much the program wants.
+    /// At its connections too.
     connections_at: Time,
     /// When it wants to be looked at next, if nothing was posted since it said so in this round.
     due: Option<Time>,
@@ -27,10 +27,16 @@ impl FabricLooks {
 }
 
 impl<K: Kernel> Pager<K> {
-    /// First thing in a turn. While something comes from the kernel in each one, connections have their
-    /// turn now and then. Returns when the fabric wants to be looked at next.
-    pub(super) fn look_at_fabric(&mut self, has_come: bool, net: &mut PagerFabric<'_>) -> Time {
-        if has_come && net.now < self.looks.connections_at {
+    /// The next turn looks at connections too. For whoever has slept: something there may be the reason why it
+    /// is awake.
+    pub const fn hear_of_connections(&mut self) {
+        self.looks.connections_at = Time::ZERO;
+    }
+
+    /// First thing in a turn. Connections have their turn now and then. Returns when the fabric wants to be
+    /// looked at next.
+    pub(super) fn look_at_fabric(&mut self, net: &mut PagerFabric<'_>) -> Time {
+        if net.now < self.looks.connections_at {
             return self.look_at_requests(net);
         }
         self.looks.connections_at = net.now + CONNECTIONS_EVERY;

@@ -279,7 +279,7 @@ impl<K: Kernel> Pager<K> {
     /// starts the pager may still give up until then, and nobody serves the program's faults yet.
     fn turn(&mut self, has_come: bool, net: &mut PagerFabric<'_>) -> Time {
         self.progressed = false;
-        let fabric_deadline = self.look_at_fabric(has_come, net);
+        let fabric_deadline = self.look_at_fabric(net);
         if !self.ready_reported {
             self.report_ready();
             return if self.ready_reported {

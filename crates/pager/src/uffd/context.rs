@@ -8,7 +8,7 @@ use crate::PageRange;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
@@ -282,29 +282,6 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Reads faults alone, if any wait. The kernel hands them out before anything else, and nobody is
-    /// let go on by that.
-    pub(super) fn read_faults(&self, into: &mut Vec<Message>) -> Result<(), Errno> {
-        match self.waiting_faults() {
-            0 => Ok(()),
-            faults => self.read(faults, into),
-        }
-    }
-
-    /// Faults that wait to be read (`userfaultfd_show_fdinfo`).
-    pub(super) fn waiting_faults(&self) -> usize {
-        let path = alloc::format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
-        let mut text = [0u8; 512];
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::open(path.as_str(), flags, Mode::empty())
-            .and_then(|file| rustix::io::read(&file, &mut text))
-            .ok()
-            .and_then(|length| core::str::from_utf8(&text[..length]).ok())
-            .and_then(|text| text.lines().find_map(|line| line.strip_prefix("pending:")))
-            .and_then(|count| count.trim().parse().ok())
-            .unwrap_or(0)
-    }
-
     /// Reads one message if one waits, so that no other thread is let go on.
     pub(super) fn read_one(&self) -> Option<Message> {
         let mut buffer = [0u8; MESSAGE_SIZE];
@@ -342,8 +319,9 @@ const fn fill(page: PageNumber) -> abi::Fill {
 
 /// As [`Userfaultfd::is_changing`].
 pub(super) fn is_changing(context: BorrowedFd<'_>) -> bool {
-    // The kernel looks for that before it looks for the range; see `is_alive`.
-    write_protect(context, LOWEST_ADDRESS, PAGE_SIZE as u64, 0) == Err(Errno::AGAIN)
+    // The kernel looks for that before it looks at the range, and refuses an empty one (EINVAL) before it
+    // looks for the mapping (`userfaultfd_writeprotect` in fs/userfaultfd.c).
+    write_protect(context, LOWEST_ADDRESS, 0, 0) == Err(Errno::AGAIN)
 }
 
 fn write_protect(context: BorrowedFd<'_>, start: u64, len: u64, mode: u64) -> Result<(), Errno> {

@@ -9,6 +9,7 @@ mod context;
 mod copy_out;
 mod dropper;
 mod eligible;
+mod fault_count;
 mod features;
 pub mod filter;
 mod frame_memory;

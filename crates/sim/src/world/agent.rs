@@ -34,6 +34,7 @@ impl World {
     pub(super) fn turn_agent(&mut self, now: Time) -> Result<(), FailureKind> {
         self.agent_turns += 1;
         self.pager.kernel_mut().set_now(now);
+        self.pager.hear_of_connections();
         let incoming = self.pager.kernel_mut().read();
         let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * incoming.faults.len() as u64);
         let mut net = PagerFabric {

@@ -10,7 +10,8 @@ use super::space::Space;
 use super::transfer::{LOCKED_EVERY, one_by_one};
 use legato_base::{Duration, PAGE_SIZE, PageNumber, Random, Time};
 use legato_pager::{
-    Charge, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId, SpacePage,
+    Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId,
+    SpacePage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -239,6 +240,19 @@ impl Kernel for SimKernel {
             }
         }
         (count, Ok(()))
+    }
+
+    fn move_out_runs(&mut self, runs: &mut [Departure]) {
+        Departure::one_by_one(runs, |run| {
+            let (moved, result) = self.move_out(run.page, run.frame, run.count);
+            let place = self.space_mut(run.page.space());
+            let first = run.page.page().0;
+            let mut left = first..first + u64::from(moved);
+            let are_registered = left.all(|page| place.registered.contains(&page));
+            // Where to ask costs a system call, nobody asks.
+            assert!(are_registered || !run.filled, "left unregistered: {run:?}");
+            (moved, result)
+        });
     }
 
     fn move_in(

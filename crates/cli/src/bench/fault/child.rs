@@ -70,7 +70,7 @@ impl Interrupt {
         }
     }
 
-    /// Runs a toucher. Returns the nanoseconds of a touch in each of its rounds.
+    /// Runs a toucher. Returns the nanoseconds of a touch in each of its passes.
     pub(super) fn run(&self, mut command: Command) -> Result<Vec<f64>, ChildError> {
         // A group of its own: what the terminal sends reaches this process, which ends the other.
         let mut child = command

@@ -10,7 +10,7 @@ mod report;
 mod swap;
 pub(super) mod touch;
 
-use crate::args::BenchFaultArguments;
+use crate::args::{BenchFaultArguments, SwapKind};
 use crate::failure::{EXIT_SIGNAL_BASE, Failure};
 use child::{ChildError, Interrupt};
 use group::MemoryGroup;
@@ -64,37 +64,47 @@ fn measure(
     let bench = Bench {
         interrupt,
         program: program.into(),
+        other: arguments.other.as_deref(),
         cache: arguments.cache,
+        passes: arguments.passes,
         baselines: Baselines::prepare(arguments),
     };
+    let contenders = Contender::ALL.into_iter().filter(|one| match one {
+        Contender::Legato | Contender::Plain => true,
+        Contender::Other => arguments.other.is_some(),
+        Contender::Zram => arguments.swap.contains(&SwapKind::Zram),
+        Contender::File => arguments.swap.contains(&SwapKind::File),
+    });
     let mut report = Report {
         cache: arguments.cache,
         rounds: arguments.rounds,
+        passes: arguments.passes,
         page_cluster: arguments.page_cluster,
         areas: bench
             .baselines
             .as_ref()
             .map(Baselines::describe)
             .unwrap_or_default(),
-        rows: std::array::from_fn(|_| Row::default()),
+        contenders: contenders.collect(),
+        rows: Workload::all(arguments).into_iter().map(Row::new).collect(),
         missing: Vec::new(),
     };
     for round in 1..=arguments.rounds {
-        for (index, workload) in Workload::ALL.into_iter().enumerate() {
-            for contender in Contender::ALL {
+        for row in &mut report.rows {
+            for &contender in &report.contenders {
                 if report.missing.iter().any(|(gone, _)| *gone == contender) {
                     continue;
                 }
-                let name = contender.name();
                 let progress = format!(
-                    "round {round} of {}, {}, {name}",
+                    "round {round} of {}, {}, {}",
                     arguments.rounds,
-                    workload.name()
+                    row.workload.name(),
+                    contender.name()
                 );
-                match bench.touch(contender, workload) {
+                match bench.touch(contender, row.workload) {
                     Ok(touch_ns) => {
                         say(format_args!("{progress}: {:.2} us", touch_ns / 1_000.0));
-                        report.rows[index].push(contender, touch_ns);
+                        row.push(contender, touch_ns);
                     }
                     Err(RunError::Child(ChildError::Interrupted)) => {
                         return Err(Failure {
@@ -122,13 +132,17 @@ enum RunError<'a> {
     Swap(#[from] SwapError),
     #[error("{0}")]
     NotPrepared(&'a SwapError),
+    #[error("was not given")]
+    NoOther,
 }
 
 #[derive(Debug)]
 struct Bench<'a> {
     interrupt: &'a Interrupt,
     program: PathBuf,
+    other: Option<&'a Path>,
     cache: Bytes,
+    passes: u32,
     baselines: Result<Baselines, SwapError>,
 }
 
@@ -137,15 +151,20 @@ impl Bench<'_> {
     fn touch(&self, contender: Contender, workload: Workload) -> Result<f64, RunError<'_>> {
         match contender {
             Contender::Plain => self.finish(Command::new(&self.program), workload),
-            Contender::Legato => self.finish(self.legato(workload), workload),
+            Contender::Legato => self.finish(self.under(&self.program, workload), workload),
+            Contender::Other => {
+                let other = self.other.ok_or(RunError::NoOther)?;
+                self.finish(self.under(other, workload), workload)
+            }
             Contender::Zram => self.swapped(|baselines| &baselines.zram, workload),
             Contender::File => self.swapped(|baselines| &baselines.file, workload),
         }
     }
 
-    fn legato(&self, workload: Workload) -> Command {
+    /// The beginning of a run under this legato.
+    fn under(&self, legato: &Path, workload: Workload) -> Command {
         let memory = self.cache.0 * workload.times * NODE_MEMORY_FACTOR + NODE_MEMORY_SPARE.0;
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(legato);
         command
             .args(["run", "--quiet"])
             .arg(format!("--cache={}", self.cache.0))
@@ -172,9 +191,12 @@ impl Bench<'_> {
         command
             .args(["bench", "touch"])
             .arg(format!("--bytes={}", self.cache.0 * workload.times))
-            .arg(format!("--order={}", workload.order.name()));
-        let rounds = self.interrupt.run(command)?;
-        Ok(rounds.iter().sum::<f64>() / rounds.len() as f64)
+            .arg(format!("--order={}", workload.order.name()))
+            .arg(format!("--access={}", workload.access.name()))
+            .arg(format!("--threads={}", workload.threads))
+            .arg(format!("--passes={}", self.passes));
+        let passes = self.interrupt.run(command)?;
+        Ok(passes.iter().sum::<f64>() / passes.len() as f64)
     }
 }
 
@@ -189,16 +211,18 @@ struct Baselines {
 
 impl Baselines {
     fn prepare(arguments: &BenchFaultArguments) -> Result<Self, SwapError> {
+        let wants = |kind| match arguments.swap.contains(&kind) {
+            true => Ok(()),
+            false => Err(SwapError::LeftOut),
+        };
+        wants(SwapKind::Zram).or_else(|_| wants(SwapKind::File))?;
         swap::check_machine()?;
         let page_cluster = PageCluster::set(arguments.page_cluster)?;
-        let largest = Workload::ALL
-            .map(|workload| workload.times)
-            .into_iter()
-            .max();
-        let size = Bytes(arguments.cache.0 * 2 * largest.unwrap_or(1)).max(SWAP_SIZE_MIN);
+        let largest = arguments.times.iter().max().unwrap_or(&1);
+        let size = Bytes(arguments.cache.0 * 2 * largest).max(SWAP_SIZE_MIN);
         Ok(Self {
-            zram: SwapArea::zram(size),
-            file: SwapArea::file(size),
+            zram: wants(SwapKind::Zram).and_then(|()| SwapArea::zram(size)),
+            file: wants(SwapKind::File).and_then(|()| SwapArea::file(size)),
             _page_cluster: page_cluster,
         })
     }

@@ -23,6 +23,8 @@ const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58F6];
 /// Why there is no comparison with one of them.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SwapError {
+    #[error("left out as asked")]
+    LeftOut,
     #[error("only root can set up swap")]
     NotRoot,
     #[error("this machine swaps already, and its swap is left alone")]

@@ -72,6 +72,7 @@ impl<G: ProviderGlue> Agent<G> {
             polled[urgent..].iter().any(|fd| !fd.revents().is_empty())
         };
         self.provider.set_sleeping(false);
+        self.pager.hear_of_connections();
         if housekeeping_late {
             self.housekeeping_at = Time::ZERO;
             self.listen_soon();

@@ -269,6 +269,7 @@ impl<G: ProviderGlue> Parts<G> {
                 let _ = rustix::event::poll(&mut polled, Some(&timeout));
             }
             self.provider.set_sleeping(false);
+            self.pager.hear_of_connections();
         }
     }
 

@@ -60,7 +60,7 @@ impl LinuxKernel {
             // Faults do not wait until the events are all there.
             let _ = self
                 .space(space)
-                .map(|space| space.context.read_faults(&mut batch.messages));
+                .map(|space| space.read_faults(&mut batch.messages));
             batch
                 .messages
                 .is_empty()

@@ -115,7 +115,8 @@ impl LinuxKernel {
     /// read; or for now, if a thread has met a missing page meanwhile.
     pub(super) fn gather(&mut self, space: SpaceId) -> Option<Ready> {
         let begun = self.space_mut(space)?.gathering.take();
-        let context = &self.space(space)?.context;
+        let watched = self.space(space)?;
+        let context = &watched.context;
         if !is_readable(context.fd()) {
             return None;
         }
@@ -141,7 +142,7 @@ impl LinuxKernel {
                 return outcome;
             }
             let _ = nanosleep(&PAUSE);
-            if context.waiting_faults() > 0 {
+            if watched.waiting_faults() > 0 {
                 self.space_mut(space)?.gathering = Some(gathering);
                 return None;
             }

@@ -230,7 +230,12 @@ impl LinuxKernel {
     /// As `move_out`, of pages among which it is known who must stay.
     fn move_out_looked_at(&mut self, run: &Departure) -> (u32, Result<(), EvictError>) {
         let space = run.page.space();
-        let free = match self.still_registered(space, run.range()) {
+        // What a child has got of a mapping that was registered is told by the child alone.
+        let registered = match run.filled && space == SpaceId::OWN {
+            true => Ok(run.range()),
+            false => self.still_registered(space, run.range()),
+        };
+        let free = match registered {
             Ok(registered) => self.may_leave(space, registered),
             Err(error) => return (0, Err(error)),
         };

@@ -8,12 +8,17 @@ use super::refused::Refused;
 use super::survey::Survey;
 use super::thread_blocks::ThreadBlocks;
 use crate::uffd::Userfaultfd;
+use crate::uffd::fault_count::FaultCount;
+use crate::uffd::message::Message;
+use alloc::vec::Vec;
 use legato_base::Time;
+use rustix::io::Errno;
 
 /// What is known of an address space.
 #[derive(Debug)]
 pub(in crate::uffd) struct Space {
     pub(in crate::uffd) context: Userfaultfd,
+    fault_count: FaultCount,
     /// Nobody uses it any more.
     pub(super) closed: bool,
     pub(super) ranges: Ranges,
@@ -33,6 +38,7 @@ impl Space {
     pub(super) fn new(context: Userfaultfd, ranges: Ranges) -> Self {
         Self {
             context,
+            fault_count: FaultCount::default(),
             closed: false,
             ranges,
             refused: Refused::default(),
@@ -41,6 +47,20 @@ impl Space {
             gathering: None,
             survey: None,
             dropping: None,
+        }
+    }
+
+    /// Faults that wait to be read.
+    pub(super) fn waiting_faults(&self) -> usize {
+        self.fault_count.read(&self.context)
+    }
+
+    /// Reads faults alone, if any wait. The kernel hands them out before anything else, and nobody is
+    /// let go on by that.
+    pub(super) fn read_faults(&self, into: &mut Vec<Message>) -> Result<(), Errno> {
+        match self.waiting_faults() {
+            0 => Ok(()),
+            faults => self.context.read(faults, into),
         }
     }
 
