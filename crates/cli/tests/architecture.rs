@@ -172,7 +172,7 @@ fn sources_are_ascii() {
 
 /// Where product code may have a time of a second or more that is no time limit: it paces work, or
 /// engines are told otherwise.
-const PACES: [(&str, &str); 16] = [
+const PACES: [(&str, &str); 17] = [
     ("crates/cli/src/bench/", ""),
     ("crates/cli/src/node/refusals.rs", "INTERVAL"),
     ("crates/cli/src/run/supervise.rs", "WAITING_NOTICE"),
@@ -180,6 +180,7 @@ const PACES: [(&str, &str); 16] = [
     ("crates/cli/src/run/proxies.rs", "SLEEP_MAX"),
     ("crates/cli/src/sim/sweep.rs", "PROGRESS_INTERVAL"),
     ("crates/fabric/src/session/", ""),
+    ("crates/pager/src/engine/memory.rs", "QUIET_AFTER"),
     ("crates/pager/src/engine/strays.rs", "REST_M"),
     ("crates/pager/src/engine/strays.rs", "USED_AFTER"),
     ("crates/pager/src/far/room.rs", "ASK_AGAIN_MAX"),

@@ -28,7 +28,7 @@ pub mod uffd;
 pub use budget::Budget;
 pub use engine::{
     IdlePollLog, Incoming, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, Round,
-    SpaceEvent, Stuck,
+    SpaceEvent, SpinLog, Stuck,
 };
 pub use far::{FrameBuffer, NodeIndex};
 pub use frames::FrameIndex;

@@ -5,7 +5,7 @@ use crate::histogram::{BUCKETS, Histogram};
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"LGstats5");
+const MAGIC: u64 = u64::from_le_bytes(*b"LGstats6");
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -108,6 +108,12 @@ counters! {
     idle_poll_trials,
     /// Of these, the trials that showed it.
     idle_poll_trials_won,
+    /// How often the agent had nothing to do and looked on for a while before it would sleep.
+    spins,
+    /// Of these, the times that something came meanwhile.
+    spins_won,
+    /// How often it slept without looking on, because that had been in vain.
+    sleeps_at_once,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

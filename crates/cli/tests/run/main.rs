@@ -8,6 +8,7 @@
 
 mod harness;
 
+mod agent_time;
 mod bench;
 mod budget;
 mod device_port;

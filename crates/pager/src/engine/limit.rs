@@ -48,7 +48,7 @@ impl<K: Kernel> Pager<K> {
             full: self.is_pressed(),
             starving: self.shortage.is_starving,
             stuck: self.is_stuck(),
-            traffic: self.counters.faults + self.counters.pages_evicted,
+            traffic: self.traffic(),
             spaces: 1 + u32::try_from(self.children.alive.len()).unwrap_or(u32::MAX - 1),
         }
     }
@@ -56,6 +56,10 @@ impl<K: Kernel> Pager<K> {
     /// True while more memory than the limit may still be granted.
     pub(super) const fn may_get_more(&self) -> bool {
         self.budget.limit < self.budget.cache
+    }
+
+    pub(super) const fn traffic(&self) -> u64 {
+        self.counters.faults + self.counters.pages_evicted
     }
 
     fn note_share(&mut self) {

@@ -8,6 +8,7 @@ use super::{Pager, PagerFabric};
 use crate::entry::Location;
 use crate::{Charge, FrameIndex, Kernel, SpaceId, SpacePage};
 use alloc::vec::Vec;
+use core::mem::replace;
 use legato_base::{Bytes, Duration, Time};
 
 /// Pages moved out between two looks at the faults: a batch large enough to pay for its TLB
@@ -26,6 +27,8 @@ const ZERO_MAPPED_BATCH: usize = 8192;
 const CHARGE_AGAIN: Duration = Duration::from_millis(20);
 /// And when the pager is in charge of most of it, so that the rest is a matter of fairness.
 const SHARE_AGAIN: Duration = Duration::from_millis(250);
+/// After so long without traffic victims are given up, since they are no sign of anything any more.
+const QUIET_AFTER: Duration = Duration::from_secs(1);
 /// Frames that get new memory while a fault waits for one.
 const RENEWED_IN_FAULT: u64 = 8;
 
@@ -42,6 +45,9 @@ pub(super) struct LocalMemory {
     least_since_look: u64,
     /// When to look again where only fairness asks for it.
     share_again_at: Time,
+    /// Pages that had come or left on demand by then, and none since.
+    traffic: u64,
+    quiet_since: Time,
     /// More pages should leave than one batch took out.
     pub(super) owes_eviction: bool,
     /// No more faults get frames in this turn.
@@ -238,6 +244,7 @@ impl<K: Kernel> Pager<K> {
             .counters
             .cache_bytes_peak
             .max(Bytes::pages(self.local.pages).0);
+        self.give_up_victims(now);
         self.local.measure_at = self.measure_next(before, now);
         // What the pager is not in charge of grows faster than pages leave. Once it is in charge
         // of everything, growth waits for frames.
@@ -245,6 +252,19 @@ impl<K: Kernel> Pager<K> {
             self.look_for_more(u64::MAX, now);
         } else if self.is_pressed() && !self.rests() {
             self.share_the_load(now);
+        }
+    }
+
+    /// A program that computes on what is local needs no victims. Their room is one in which memory may grow
+    /// unseen, so that it need not be measured as often.
+    fn give_up_victims(&mut self, now: Time) {
+        let traffic = self.traffic();
+        if replace(&mut self.local.traffic, traffic) != traffic {
+            self.local.quiet_since = now;
+        } else if now.since(self.local.quiet_since) >= QUIET_AFTER {
+            let given_up = (0..EVICT_BATCH).take_while(|_| self.reclaim_victim());
+            let count = given_up.count() as u64;
+            self.shed_frames(count);
         }
     }
 

@@ -140,6 +140,17 @@ pub struct IdlePollLog {
     pub trials_won: u64,
 }
 
+/// How the pager's owner has waited when there was nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpinLog {
+    /// It looked on for a while before it would sleep.
+    pub spins: u64,
+    /// Something came meanwhile.
+    pub won: u64,
+    /// It slept without looking on.
+    pub sleeps_at_once: u64,
+}
+
 /// What is local when nothing can leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
@@ -255,6 +266,13 @@ impl<K: Kernel> Pager<K> {
         self.counters.idle_poll_ms = log.held.as_millis();
         self.counters.idle_poll_trials = log.trials;
         self.counters.idle_poll_trials_won = log.trials_won;
+    }
+
+    /// How its owner has waited, for the counters.
+    pub fn note_spins(&mut self, log: SpinLog) {
+        self.counters.spins = log.spins;
+        self.counters.spins_won = log.won;
+        self.counters.sleeps_at_once = log.sleeps_at_once;
     }
 
     /// Faults that were served so far.

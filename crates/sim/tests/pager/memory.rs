@@ -105,6 +105,35 @@ fn an_agent_sleeps_while_its_program_does_and_wakes_with_it() {
     end(world, &[range]);
 }
 
+/// Its victims were the best that it could have used next. In their room memory may grow, so that it is not
+/// measured as often.
+#[test]
+fn a_program_that_computes_on_local_memory_gives_its_victims_up() {
+    const PAGES: u64 = 32 * CACHE;
+    let config = WorldConfig {
+        cache_pages: PAGES,
+        ..config()
+    };
+    let (mut world, range) = filled(config, 2 * PAGES);
+    let page = range.start.0;
+    let turns_of_a_second = |world: &mut World| {
+        let before = world.agent_turns();
+        for _ in 0..1000 {
+            assert_eq!(read(world, page), Outcome::Value(page));
+            world.pass(Duration::from_millis(1)).unwrap();
+        }
+        world.agent_turns() - before
+    };
+    let busy = turns_of_a_second(&mut world);
+    turns_of_a_second(&mut world);
+    let quiet = turns_of_a_second(&mut world);
+    assert!(quiet * 4 < busy * 3, "{quiet} {busy}");
+    let local = world.counters().cache_bytes_current;
+    assert!(local < Bytes::pages(PAGES * 9 / 10).0, "{local}");
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
+}
+
 #[test]
 fn m03_fresh_memory_reads_zero_and_nothing_is_sent() {
     let mut world = World::new(config()).unwrap();

@@ -40,6 +40,7 @@ impl<G: ProviderGlue> Agent<G> {
         let [memory, peak] = self.heap.bytes();
         self.pager.note_own_memory(memory, peak);
         self.pager.note_idle_poll(self.idle_poll.log(now()));
+        self.pager.note_spins(self.spin.log());
         let mut bytes = vec![0u8; STATS_SIZE];
         self.pager.stats().write_to(&mut bytes);
         // A memfd of that size takes it whole.

@@ -9,6 +9,7 @@ mod housekeeping;
 mod idle_poll;
 mod news;
 mod share;
+mod spin;
 mod start;
 
 use super::linux_kernel::LinuxKernel;
@@ -26,11 +27,9 @@ use legato_fabric::Fabric;
 use legato_verbs::{AccessFlags, Address, MemoryRegion, ProtectionDomain, Provider, VerbsError};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use share::ShareLog;
+use spin::Spin;
 pub use start::{AgentStart, StartError};
 
-/// How long the agent looks again and again before it sleeps. A wake-up costs 10 to 20 us, and
-/// the next fault of a busy program comes within about that time.
-const SPIN: Duration = Duration::from_micros(30);
 /// The agent sleeps no longer than this: an `exec` without a new agent that connects to the
 /// supervisor is seen only by looking.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -101,6 +100,7 @@ pub struct Agent<G: ProviderGlue> {
     rejected: u64,
     share: ShareLog,
     idle_poll: IdlePoll,
+    spin: Spin,
     housekeeping_at: Time,
     wake_all_at: Time,
     supervisor_gone: bool,
@@ -110,23 +110,17 @@ pub struct Agent<G: ProviderGlue> {
 impl<G: ProviderGlue> Agent<G> {
     /// Serves until the program no longer uses this memory and no forked child does.
     pub fn run(mut self) {
-        let mut active_at = now();
         while !self.is_done() {
             let Round { worked, deadline } = self.turn();
             let time = now();
-            if worked {
-                active_at = time;
-            }
-            if self.keep_share(time) {
-                active_at = time;
-            }
+            let worked = self.keep_share(time) || worked;
             if time >= self.housekeeping_at {
                 self.keep_house(time);
             }
             if time >= self.idle_poll.due() {
                 self.idle_poll.tick(time, self.pager.faults());
             }
-            if time.since(active_at) > SPIN {
+            if self.spin.sleeps(worked, time) {
                 let sleep_max = if self.pager.kernel().has_waiting() {
                     EVENT_SLEEP_MAX
                 } else if self.pager.is_busy() {

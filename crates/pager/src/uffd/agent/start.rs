@@ -1,7 +1,7 @@
 //! From nothing to a serving agent: the supervisor, the kernel's mechanism, the memory nodes.
 
 use super::housekeeping::timespec;
-use super::{Agent, AgentHeap, IdlePoll, ProviderGlue, SLEEP_MAX, ShareLog, now};
+use super::{Agent, AgentHeap, IdlePoll, ProviderGlue, SLEEP_MAX, ShareLog, Spin, now};
 use crate::PageRange;
 use crate::replacement::ScanResistant;
 use crate::uffd::context::{OpenError, Userfaultfd};
@@ -200,6 +200,7 @@ impl<G: ProviderGlue> Agent<G> {
             rejected: 0,
             share: ShareLog::default(),
             idle_poll: IdlePoll::new(),
+            spin: Spin::default(),
             housekeeping_at: Time::ZERO,
             wake_all_at: Time::ZERO,
             supervisor_gone: false,
