@@ -3,6 +3,7 @@
 use super::{Fault, Pager, PagerEvent, PagerFabric};
 use crate::entry::{Flag, Location, PageEntry};
 use crate::frames::FrameState;
+use crate::prefetch::Source;
 use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
 
 /// A page that the table calls resident may fault once for each thread that raced for it. This
@@ -95,59 +96,22 @@ impl<K: Kernel> Pager<K> {
         self.counters.faults_zero_filled += 1;
         self.zero_fill(fault.page, frame, true);
         self.waiting.expect(fault);
-        let window = self.advise(fault.page);
+        self.follow_stream(fault.page, Source::Untouched);
         self.fill_arrived();
-        self.prefetch_untouched(fault.page, window);
         true
     }
 
-    /// How far to prefetch behind a fault; what that fault shows to be used is marked so.
-    fn advise(&mut self, page: SpacePage) -> u32 {
-        let advice = self.prefetcher.handle_fault(page);
-        let (first, count) = advice.used;
+    /// A page was missing, and perhaps those behind it will be. What that shows to be used is marked so.
+    fn follow_stream(&mut self, page: SpacePage, source: Source) {
+        let (first, count) = self.prefetcher.handle_fault(page, source);
         for step in 0..u64::from(count) {
             if let Some(entry) = self.table.entry_mut(first.plus(step)) {
                 entry.set(Flag::Prefetched, false);
             }
         }
-        advice.window
     }
 
-    fn prefetch_untouched(&mut self, page: SpacePage, window: u32) {
-        let wanted = (1..=u64::from(window))
-            .map(|step| page.plus(step))
-            .take_while(|&next| self.is_untouched(next))
-            .count() as u32;
-        let mut brought = 0;
-        while brought < wanted {
-            let Some((frame, count)) = self.take_spare_frames(wanted - brought) else {
-                break;
-            };
-            for step in 0..count {
-                self.zero_fill(
-                    page.plus(u64::from(1 + brought + step)),
-                    frame.plus(step),
-                    false,
-                );
-            }
-            brought += count;
-        }
-        if window > 0 {
-            self.counters.pages_zero_filled_ahead += u64::from(brought);
-            self.prefetcher.shorten(page, window, brought);
-            self.prefetcher.handle_brought(brought);
-            self.fill_arrived();
-        }
-    }
-
-    /// What was to be dropped and is in use is there already.
-    fn is_untouched(&self, page: SpacePage) -> bool {
-        self.table.entry(page).is_none()
-            && self.kernel.is_registered(page)
-            && !self.strays.has_in_use(page)
-    }
-
-    fn zero_fill(&mut self, page: SpacePage, frame: FrameIndex, demanded: bool) {
+    pub(super) fn zero_fill(&mut self, page: SpacePage, frame: FrameIndex, demanded: bool) {
         self.kernel
             .frames_mut()
             .page_mut(frame, |page| page.fill(0));
@@ -202,11 +166,9 @@ impl<K: Kernel> Pager<K> {
             return self.serve_lost(fault.page);
         }
         self.waiting.expect(fault);
-        let window = self.advise(fault.page);
-        // The demanded page goes in before the first prefetch is posted.
+        self.follow_stream(fault.page, Source::Far);
         self.look_at_requests(net);
         self.fill_arrived();
-        self.prefetch_far(fault.page, window, net);
         true
     }
 

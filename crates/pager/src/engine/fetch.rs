@@ -2,7 +2,7 @@
 
 use super::operation::OperationKind;
 use super::{Pager, PagerEvent, PagerFabric};
-use crate::entry::{FarRecord, Flag, Location, PageEntry};
+use crate::entry::{FarRecord, Flag, Location};
 use crate::frames::FrameState;
 use crate::{FrameBuffer, FrameIndex, FrameMemory, Kernel, SpacePage};
 use legato_base::Time;
@@ -24,7 +24,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// As [`Self::fetch`], into a frame that was taken for it; the frame is released on failure.
-    fn fetch_into(
+    pub(super) fn fetch_into(
         &mut self,
         page: SpacePage,
         frame: FrameIndex,
@@ -65,38 +65,6 @@ impl<K: Kernel> Pager<K> {
                 false
             }
         }
-    }
-
-    /// Brings the far pages behind `page`, as many as spare frames and queues allow.
-    pub(super) fn prefetch_far(&mut self, page: SpacePage, window: u32, net: &mut PagerFabric<'_>) {
-        if window == 0 {
-            return;
-        }
-        let is_far = |entry: Option<&PageEntry>| {
-            entry.is_some_and(|entry| entry.location() == Location::Far)
-        };
-        let wanted = (1..=u64::from(window))
-            .take_while(|&step| is_far(self.table.entry(page.plus(step))))
-            .count() as u32;
-        let mut brought = 0;
-        'batches: while brought < wanted {
-            let Some((frame, count)) = self.take_spare_frames(wanted - brought) else {
-                break;
-            };
-            for step in 0..count {
-                let next = page.plus(u64::from(1 + brought));
-                if !self.fetch_into(next, frame.plus(step), false, net) {
-                    for unused in step + 1..count {
-                        self.frames.release(frame.plus(unused));
-                    }
-                    break 'batches;
-                }
-                brought += 1;
-            }
-        }
-        self.counters.pages_prefetched += u64::from(brought);
-        self.prefetcher.shorten(page, window, brought);
-        self.prefetcher.handle_brought(brought);
     }
 
     /// A fetch is quiet: the page enters the program only if it is what the record says.

@@ -14,7 +14,7 @@ use legato_base::{Bytes, Duration, Time};
 /// Pages moved out between two looks at the faults: a batch large enough to pay for its TLB
 /// flush, small enough that a fault does not wait for more than about 100 us.
 const EVICT_BATCH: u64 = 128;
-/// Pages that must be missing in the reserve before any are moved out, so that they are moved out together:
+/// Pages that are moved out together, if none are brought at the same time:
 /// one after the other they find the code and the tables in the processor's caches. With 64 no time is won,
 /// and a fault that comes meanwhile waits longer.
 const EVICT_TOGETHER: u64 = 32;
@@ -316,7 +316,7 @@ impl<K: Kernel> Pager<K> {
         let ready = self.frames_to_spare()
             + u64::from(self.frames.done() + self.frames.queued() + self.frames.writing());
         let missing = wanted.saturating_sub(ready);
-        if missing < EVICT_TOGETHER.min(self.budget.drop_batch()) {
+        if missing < self.evicted_together() {
             return;
         }
         // A page that forked children share frees nothing until it has left them all, but leaves a copy in a
@@ -336,6 +336,16 @@ impl<K: Kernel> Pager<K> {
         self.local.owes_eviction = evicted.is_some_and(|evicted| evicted > 0) && batch < missing;
         if evicted.is_some_and(|evicted| evicted < batch) {
             self.look_for_more(batch, now);
+        }
+    }
+
+    /// Pages that must be missing in the reserve before any are moved out. While a window is brought it is not
+    /// held up more often than it must be: the other half of the reserve is for faults.
+    fn evicted_together(&self) -> u64 {
+        if self.brought_ahead {
+            EVICT_BATCH.min(self.budget.reserve * 3 / 8)
+        } else {
+            EVICT_TOGETHER.min(self.budget.drop_batch())
         }
     }
 

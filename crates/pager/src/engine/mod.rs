@@ -2,6 +2,7 @@
 //! completions of the fabric, and time.
 //!
 //! The paths, each in its own file: `fault` (a page is missing), `fetch` (it comes from a node),
+//! `ahead` (others come with it),
 //! `fill` (it enters the program), `evict` (pages leave), `write_back` (they reach a node), `fabric` (what is heard of it),
 //! `round` (the loop that all of it is driven by),
 //! `memory` (how much may be here), `space` (the program changes its mappings), `children`
@@ -9,6 +10,7 @@
 //! the books.
 
 mod activity;
+mod ahead;
 mod audit;
 mod candidates;
 mod children;
@@ -185,6 +187,8 @@ pub struct Pager<K: Kernel> {
     progressed: bool,
     /// A write-back was posted while a fault was served: its thread has waited for it in vain.
     wrote_in_fault: bool,
+    /// A part of a window was brought in this turn.
+    brought_ahead: bool,
     shortage: Shortage,
     last_version: u64,
     looks: FabricLooks,
@@ -221,6 +225,7 @@ impl<K: Kernel> Pager<K> {
             local: LocalMemory::default(),
             progressed: false,
             wrote_in_fault: false,
+            brought_ahead: false,
             shortage: Shortage::default(),
             last_version: 0,
             looks: FabricLooks::default(),
@@ -308,6 +313,7 @@ impl<K: Kernel> Pager<K> {
         }
         self.fill_arrived();
         self.retry_stalled(net);
+        self.go_ahead(net);
         self.balance_memory(net);
         self.post_write_backs(net);
         self.release_kept();
@@ -333,6 +339,7 @@ impl<K: Kernel> Pager<K> {
             || self.frames.has_arrived()
             || !self.waiting.is_empty()
             || self.candidates.has_zero_mapped()
+            || self.prefetcher.has_parts()
             || self.local.owes_eviction
     }
 

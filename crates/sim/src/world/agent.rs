@@ -1,10 +1,11 @@
 //! The agent of the simulated program: reads what its kernel says, and lets the pager work.
 
 use super::failure::FailureKind;
+use super::kernel::SimKernel;
 use super::program::State;
 use super::state::{THREAD_PACE, World};
 use legato_base::{Duration, PageNumber, Time};
-use legato_pager::{Kernel, PagerEvent, PagerFabric, SpaceId};
+use legato_pager::{Kernel, Pager, PagerEvent, PagerFabric, SpaceId};
 
 /// What the agent's turn costs, and what each fault and each page adds (measured orders of
 /// magnitude: a system call, an ioctl, 0.2 us a page of a batched MOVE).
@@ -15,6 +16,13 @@ const PAGE_COST: u64 = 200;
 const SPIN: Duration = Duration::from_micros(20);
 /// The agent sleeps no longer than this.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
+
+/// Pages that were brought before they were asked for.
+fn pages_ahead(pager: &mut Pager<SimKernel>) -> u64 {
+    let counters = pager.stats().counters;
+    counters.pages_prefetched + counters.pages_zero_filled_ahead
+}
+
 impl World {
     /// When the agent does something next.
     pub(super) fn agent_due(&self) -> Time {
@@ -42,7 +50,10 @@ impl World {
             provider: &mut self.provider,
             now,
         };
+        let before = pages_ahead(&mut self.pager);
         let round = self.pager.round(incoming, &mut net, || now);
+        let ahead = pages_ahead(&mut self.pager) - before;
+        self.most_ahead = self.most_ahead.max(ahead);
         if self.pager.kernel().has_ended(SpaceId::OWN) {
             self.pager.close_own_space();
         }
@@ -50,7 +61,9 @@ impl World {
         let pages = std::mem::take(&mut self.pager.kernel_mut().pages_handled);
         cost = cost + Duration::from_nanos(PAGE_COST * pages);
         self.agent_free_at = now + cost;
-        let later = if self.pager.is_busy() {
+        let later = if round.worked {
+            Duration::ZERO
+        } else if self.pager.is_busy() {
             SPIN
         } else {
             SLEEP_MAX

@@ -58,6 +58,8 @@ pub struct World {
     pub(super) history: History,
     pub(super) agent_at: Time,
     pub(super) agent_turns: u64,
+    /// Pages brought before they were asked for, in one turn, at the most.
+    pub(super) most_ahead: u64,
     /// The agent's CPU is busy until then.
     pub(super) agent_free_at: Time,
     pub(super) progress_at: Time,
@@ -135,6 +137,7 @@ impl World {
             history: History::default(),
             agent_at: Time::ZERO,
             agent_turns: 0,
+            most_ahead: 0,
             agent_free_at: Time::ZERO,
             progress_at: Time::ZERO,
             limit: budget.limit + budget.headroom,
@@ -183,6 +186,12 @@ impl World {
     /// Turns of the agent's loop.
     pub const fn agent_turns(&self) -> u64 {
         self.agent_turns
+    }
+
+    /// Pages that the agent has brought before they were asked for, in one turn, at the most since this was last
+    /// asked.
+    pub const fn take_most_ahead(&mut self) -> u64 {
+        core::mem::replace(&mut self.most_ahead, 0)
     }
 
     /// True if threads waited and nothing that was local could leave.

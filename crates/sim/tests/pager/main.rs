@@ -8,6 +8,7 @@ mod announcements;
 mod damaged;
 mod families;
 mod memory;
+mod prefetch;
 mod regressions;
 mod seeds;
 mod semantics;

@@ -45,7 +45,7 @@ fn pages_that_nobody_knows_are_found_when_too_little_can_leave() {
     let before = present(&world, part);
     assert!(before > CACHE / 2, "{before}");
     let rest = PageRange::new(part.end(), all.count - part.count);
-    for _ in 0..3 {
+    for _ in 0..8 {
         world.read_all(1, rest).unwrap();
     }
     assert!(world.counters().pages_found_again >= before / 2);
