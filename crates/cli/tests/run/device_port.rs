@@ -79,6 +79,7 @@ fn a_service_is_found_that_was_asked_for_as_a_port() {
     let run = Run::far(test_program("fill"))
         .arguments(["--bytes", sized("96MiB", "32MiB")])
         .arguments(["--threads", "2", "--rounds", "2"])
+        .arguments(["--within", sized("32MiB", "12MiB")])
         .cache_mib(sized(32, 12))
         .option("--nodes", &asked)
         .on(&world.hosts.client);

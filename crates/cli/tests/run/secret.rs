@@ -51,6 +51,7 @@ fn who_has_the_secret_of_a_node_uses_it() {
         let run = Run::far(test_program("fill"))
             .arguments(["--bytes", sized("96MiB", "20MiB")])
             .arguments(["--threads", "2", "--rounds", "2"])
+            .arguments(["--within", sized("32MiB", "8MiB")])
             .cache_mib(sized(32, 8))
             .option("--nodes", &address)
             .option("--secret-file", secret.to_str().unwrap())

@@ -50,6 +50,7 @@ fn keeps_its_pattern(hosts: &Hosts, address: &str) {
     let run = Run::far(test_program("fill"))
         .arguments(["--bytes", sized("192MiB", "32MiB")])
         .arguments(["--threads", "2", "--rounds", "2"])
+        .arguments(["--within", sized("64MiB", "12MiB")])
         .cache_mib(sized(64, 12))
         .option("--nodes", address)
         .on(&hosts.client);
@@ -151,6 +152,7 @@ fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
     let running = Run::far(test_program("fill"))
         .arguments(["--bytes", sized("192MiB", "32MiB")])
         .arguments(["--threads", "2", "--rounds", "4"])
+        .arguments(["--within", sized("64MiB", "12MiB")])
         .cache_mib(sized(64, 12))
         .option("--nodes", &address)
         .on(&hosts.client)
