@@ -62,7 +62,7 @@ impl Stream {
     }
 
     /// The thread is as fast as what is brought for it.
-    fn is_overtaken(&mut self, page: u64) {
+    fn go_on_behind(&mut self, page: u64) {
         let passed = (page + 1 - self.rest) as u32;
         self.left = self.left.saturating_sub(passed);
         self.rest = page + 1;
@@ -129,7 +129,7 @@ impl Prefetcher {
         let mut used = (page, 0);
         let (place, window) = match streams.iter().position(|it| it.is_expecting(bits)) {
             Some(place) if streams[place].left > 0 => {
-                streams[place].is_overtaken(bits);
+                streams[place].go_on_behind(bits);
                 return used;
             }
             Some(place) => {
@@ -243,6 +243,14 @@ mod tests {
             page
         }
 
+        /// A stream that has a window of 64 pages, behind the page that this returns.
+        fn with_window(source: Source) -> (Self, u64) {
+            let mut prefetcher = Self::default();
+            let page = prefetcher.walk_on(0);
+            prefetcher.handle_fault(SpacePage::from_bits(page), source);
+            (prefetcher, page)
+        }
+
         fn part(&mut self) -> (u64, u32) {
             let part = self.next_part().expect("something is left");
             let done = Brought {
@@ -311,9 +319,7 @@ mod tests {
 
     #[test]
     fn a_fault_on_what_is_to_be_brought_starts_no_stream_and_is_not_brought_again() {
-        let mut prefetcher = Prefetcher::default();
-        let page = prefetcher.walk_on(0);
-        prefetcher.handle_fault(SpacePage::from_bits(page), Source::Far);
+        let (mut prefetcher, page) = Prefetcher::with_window(Source::Far);
         prefetcher.part();
         let first_left = page + 1 + u64::from(PART);
         let used = prefetcher.handle_fault(SpacePage::from_bits(first_left), Source::Far);
@@ -326,9 +332,7 @@ mod tests {
 
     #[test]
     fn a_window_ends_where_there_is_nothing_to_bring() {
-        let mut prefetcher = Prefetcher::default();
-        let page = prefetcher.walk_on(0);
-        prefetcher.handle_fault(SpacePage::from_bits(page), Source::Untouched);
+        let (mut prefetcher, page) = Prefetcher::with_window(Source::Untouched);
         prefetcher.part();
         let part = prefetcher.next_part().expect("most is left");
         assert_eq!(part.source, Source::Untouched);

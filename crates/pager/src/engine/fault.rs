@@ -158,7 +158,10 @@ impl<K: Kernel> Pager<K> {
     }
 
     fn serve_far(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
-        if !self.fetch(fault.page, true, net) {
+        let Some((frame, _)) = self.take_frames(1) else {
+            return false;
+        };
+        if !self.fetch_into(fault.page, frame, true, net) {
             return false;
         }
         let entry = self.table.entry(fault.page);

@@ -10,20 +10,8 @@ use legato_base::timeouts::NODE_REQUEST;
 use legato_base::wire::slot::{SlotMismatch, SlotRecord};
 
 impl<K: Kernel> Pager<K> {
-    /// Starts fetching a far page, or finds it lost. False if that must wait.
-    pub(super) fn fetch(
-        &mut self,
-        page: SpacePage,
-        demanded: bool,
-        net: &mut PagerFabric<'_>,
-    ) -> bool {
-        let Some((frame, _)) = self.take_frames(1) else {
-            return false;
-        };
-        self.fetch_into(page, frame, demanded, net)
-    }
-
-    /// As [`Self::fetch`], into a frame that was taken for it; the frame is released on failure.
+    /// Starts fetching a far page into a frame that was taken for it, or finds it lost. False if that must wait.
+    /// Where no fetch begins the frame is released.
     pub(super) fn fetch_into(
         &mut self,
         page: SpacePage,

@@ -19,7 +19,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(250);
 
 /// Pages that were brought before they were asked for.
 fn pages_ahead(pager: &mut Pager<SimKernel>) -> u64 {
-    let counters = pager.stats().counters;
+    let counters = &pager.stats().counters;
     counters.pages_prefetched + counters.pages_zero_filled_ahead
 }
 

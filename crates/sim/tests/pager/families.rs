@@ -1,12 +1,12 @@
 //! Processes that share memory through fork, and what each does to its own address space.
 
+use super::scene::{self, START, end, read};
 use legato_base::{Duration, PAGE_SIZE, PageNumber};
 use legato_pager::{PageRange, SpaceId};
 use legato_sim::provider::SimNetworkConfig;
 use legato_sim::world::{Attaching, Operation, Outcome, World, WorldConfig};
 
 const CACHE: u64 = 512;
-const START: u64 = 0x1000;
 
 pub(super) fn config() -> WorldConfig {
     WorldConfig {
@@ -17,17 +17,9 @@ pub(super) fn config() -> WorldConfig {
 }
 
 pub(super) fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
-    let mut world = World::new(config).unwrap();
-    let range = world.map(START, pages).unwrap();
-    world.write_all(range, |page| page).unwrap();
+    let (mut world, range) = scene::filled(config, pages);
     world.pass(Duration::from_millis(50)).unwrap();
     (world, range)
-}
-
-fn read(world: &mut World, thread: usize, page: u64) -> Outcome {
-    world
-        .perform(thread, Operation::Read(PageNumber(page)))
-        .unwrap()
 }
 
 fn write_all(world: &mut World, thread: usize, range: PageRange, mark: u64) {
@@ -53,13 +45,6 @@ pub(super) fn fork_attached(world: &mut World) -> usize {
     let (space, child) = fork(world, 0);
     world.attach(space);
     child
-}
-
-fn end(mut world: World, ranges: &[PageRange]) {
-    for &range in ranges {
-        world.perform(0, Operation::Unmap(range)).unwrap();
-    }
-    world.finish().unwrap();
 }
 
 /// Parent and children have what they are to have until the end.

@@ -10,6 +10,7 @@ mod families;
 mod memory;
 mod prefetch;
 mod regressions;
+mod scene;
 mod seeds;
 mod semantics;
 mod strays;

@@ -1,5 +1,6 @@
 //! The data path of the pager in the simulated world, scenario by scenario.
 
+use super::scene::{self, START, end, filled};
 use legato_base::timeouts::FAR_MEMORY;
 use legato_base::{Bytes, Duration, PageNumber, Random};
 use legato_pager::{PageRange, PagerEvent};
@@ -7,7 +8,6 @@ use legato_sim::provider::SimNetworkConfig;
 use legato_sim::world::{FailureKind, Operation, Outcome, Registering, World, WorldConfig};
 
 const CACHE: u64 = 512;
-const START: u64 = 0x1000;
 
 fn config() -> WorldConfig {
     WorldConfig {
@@ -28,23 +28,8 @@ fn slow(bytes_per_second: u64) -> WorldConfig {
     }
 }
 
-/// A world with `pages` pages, each written with a value of its own.
-fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
-    let mut world = World::new(config).unwrap();
-    let range = world.map(START, pages).unwrap();
-    world.write_all(range, |page| page).unwrap();
-    (world, range)
-}
-
 fn read(world: &mut World, page: u64) -> Outcome {
-    world.perform(0, Operation::Read(PageNumber(page))).unwrap()
-}
-
-fn end(mut world: World, ranges: &[PageRange]) {
-    for &range in ranges {
-        world.perform(0, Operation::Unmap(range)).unwrap();
-    }
-    world.finish().unwrap();
+    scene::read(world, 0, page)
 }
 
 #[test]

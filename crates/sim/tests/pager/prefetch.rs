@@ -1,5 +1,6 @@
 //! Pages come before they are asked for, in windows, and windows in parts.
 
+use super::scene::{self, end, read};
 use legato_base::{PageNumber, Random};
 use legato_pager::PageRange;
 use legato_sim::world::{Operation, World, WorldConfig};
@@ -16,19 +17,7 @@ fn filled() -> (World, PageRange) {
         cache_pages: CACHE,
         ..WorldConfig::default()
     };
-    let mut world = World::new(config).unwrap();
-    let range = world.map(0x1000, 2 * CACHE).unwrap();
-    world.write_all(range, |page| page).unwrap();
-    (world, range)
-}
-
-fn end(mut world: World, range: PageRange) {
-    world.perform(0, Operation::Unmap(range)).unwrap();
-    world.finish().unwrap();
-}
-
-fn read(world: &mut World, thread: usize, page: PageNumber) {
-    world.perform(thread, Operation::Read(page)).unwrap();
+    scene::filled(config, 2 * CACHE)
 }
 
 /// How much of a walk was prefetched, and the faults that it took.
@@ -53,7 +42,7 @@ fn a_window_is_brought_in_parts() {
         faults * WINDOW / 3 < prefetched,
         "{faults} faults for {prefetched} pages"
     );
-    end(world, range);
+    end(world, &[range]);
 }
 
 /// Waited: threads that faulted while another one walked on, for all of its window.
@@ -63,20 +52,20 @@ fn a_part_is_short_while_other_threads_fault() {
     let walked = PageRange::new(range.start, CACHE / 2);
     let mut random = Random::from_seed(3);
     let others = CACHE;
-    read(&mut world, 1, walked.end().plus(random.below(others)));
+    read(&mut world, 1, walked.end().0 + random.below(others));
     world.take_most_ahead();
     let before = world.counters().pages_prefetched;
     for page in walked.start.0..walked.end().0 {
         world.begin(0, Operation::Read(PageNumber(page)));
         if page % 8 == 0 {
-            read(&mut world, 1, walked.end().plus(random.below(others)));
+            read(&mut world, 1, walked.end().0 + random.below(others));
         }
         world.wait_for(0).unwrap();
     }
     assert!(world.take_most_ahead() <= PART_BESIDE_OTHERS);
     let prefetched = world.counters().pages_prefetched - before;
     assert!(prefetched > walked.count / 2, "{prefetched}");
-    end(world, range);
+    end(world, &[range]);
 }
 
 /// Slow: each page that was there already ended the window, and what had been brought in it was taken for
@@ -86,7 +75,7 @@ fn pages_that_are_there_already_do_not_end_a_window() {
     let (mut world, range) = filled();
     let walked = PageRange::new(range.start, CACHE / 2);
     for page in (walked.start.0..walked.end().0).step_by(8) {
-        read(&mut world, 0, PageNumber(page));
+        read(&mut world, 0, page);
     }
     let (prefetched, faults) = walk(&mut world, walked);
     assert!(prefetched > CACHE / 4);
@@ -94,5 +83,5 @@ fn pages_that_are_there_already_do_not_end_a_window() {
         faults * 16 < prefetched,
         "{faults} faults for {prefetched} pages"
     );
-    end(world, range);
+    end(world, &[range]);
 }

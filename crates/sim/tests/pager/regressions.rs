@@ -1,22 +1,19 @@
 //! What the simulated world found in the pager, each as small as it gets.
 
+use super::scene::{self, START};
 use legato_base::{Duration, PageNumber};
 use legato_pager::{PageRange, SpaceId};
 use legato_sim::provider::SimNetworkConfig;
 use legato_sim::world::{Operation, Outcome, World, WorldConfig, run};
 
 const CACHE: u64 = 512;
-const START: u64 = 0x1000;
 
 fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
-    let mut world = World::new(WorldConfig {
+    let config = WorldConfig {
         cache_pages: CACHE,
         ..config
-    })
-    .unwrap();
-    let range = world.map(START, pages).unwrap();
-    world.write_all(range, |page| page).unwrap();
-    (world, range)
+    };
+    scene::filled(config, pages)
 }
 
 fn slow(bytes_per_second: u64) -> WorldConfig {

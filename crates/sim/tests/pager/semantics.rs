@@ -1,5 +1,6 @@
 //! What programs do to their address space, in the simulated world.
 
+use super::scene::{START, end, filled, read};
 use legato_base::wire::slot::SLOT_STRIDE;
 use legato_base::{Duration, PageNumber};
 use legato_pager::PageRange;
@@ -7,33 +8,12 @@ use legato_sim::provider::SimNetworkConfig;
 use legato_sim::world::{Operation, Outcome, World, WorldConfig};
 
 const CACHE: u64 = 512;
-const START: u64 = 0x1000;
 
 fn config() -> WorldConfig {
     WorldConfig {
         cache_pages: CACHE,
         ..WorldConfig::default()
     }
-}
-
-fn filled(config: WorldConfig, pages: u64) -> (World, PageRange) {
-    let mut world = World::new(config).unwrap();
-    let range = world.map(START, pages).unwrap();
-    world.write_all(range, |page| page).unwrap();
-    (world, range)
-}
-
-fn read(world: &mut World, thread: usize, page: u64) -> Outcome {
-    world
-        .perform(thread, Operation::Read(PageNumber(page)))
-        .unwrap()
-}
-
-fn end(mut world: World, ranges: &[PageRange]) {
-    for &range in ranges {
-        world.perform(0, Operation::Unmap(range)).unwrap();
-    }
-    world.finish().unwrap();
 }
 
 fn fork(world: &mut World) -> usize {
