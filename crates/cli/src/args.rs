@@ -12,8 +12,9 @@ mod bench;
 mod sim;
 
 pub(crate) use bench::{
-    BenchCommand, BenchContractArguments, BenchFaultArguments, BenchReadArguments,
-    BenchTargetArguments, BenchTouchArguments, SwapKind, TouchAccess, TouchOrder,
+    BenchAgainstArguments, BenchCommand, BenchContractArguments, BenchFaultArguments,
+    BenchProgramArguments, BenchReadArguments, BenchTargetArguments, BenchTouchArguments, SwapKind,
+    TouchAccess, TouchOrder,
 };
 pub(crate) use sim::SimArguments;
 

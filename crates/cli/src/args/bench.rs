@@ -1,9 +1,10 @@
 //! Arguments of `legato bench`.
 
-use super::node_address;
+use super::{SecretArguments, node_address, peer_address};
 use clap::{Args, Subcommand, ValueEnum};
 use legato_base::Bytes;
 use legato_verbs::Address;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Measure, and compare in the same run.
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 pub(crate) enum BenchCommand {
     Contract(BenchContractArguments),
     Fault(BenchFaultArguments),
+    Program(BenchProgramArguments),
     Read(BenchReadArguments),
     /// The program whose memory is more than is local.
     #[command(hide = true)]
@@ -51,8 +53,62 @@ pub(crate) struct BenchFaultArguments {
     /// How often each run touches the memory. In the first pass pages leave for the first time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) passes: u32,
+    #[command(flatten)]
+    pub(crate) against: BenchAgainstArguments,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A program's time under Legato, under Linux swap with the same limit, and on local memory.
+///
+/// Before it is measured the program runs twice: on local memory, where what it prints is kept, and under
+/// Legato with all of its memory local, which says how much it takes. Then it runs everywhere in turn, and
+/// has to print the same each time. The swap areas are made for that and removed after it, which needs root
+/// and a machine that does not swap already. What the program keeps local is its anonymous memory; what the
+/// cgroup counts against its limit is that and its page tables, as files that it reads are in memory by then.
+#[derive(Debug, Args)]
+pub(crate) struct BenchProgramArguments {
+    /// Local memory: Legato's cache, and the limit of the cgroup under swap.
+    #[arg(long, value_name = "SIZE", conflicts_with = "local")]
+    pub(crate) cache: Option<Bytes>,
+    /// The same as a part of what the program takes.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) local: u32,
+    /// How often the program is run by each.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// How long one run may take, in seconds; who takes longer is left out from then on.
+    #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) time_limit: u32,
+    /// Measure also where the program prints something else than before, as times and addresses are.
+    #[arg(long)]
+    pub(crate) any_output: bool,
+    /// Use these memory nodes, as with `legato run` [default: two on this machine].
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',', value_parser = peer_address)]
+    pub(crate) nodes: Vec<Address>,
+    #[command(flatten)]
+    pub(crate) secret: SecretArguments,
+    #[command(flatten)]
+    pub(crate) against: BenchAgainstArguments,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments. It reads nothing from standard input.
+    #[arg(
+        value_name = "PROG",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What Legato is compared with.
+#[derive(Debug, Args)]
+pub(crate) struct BenchAgainstArguments {
     /// Another legato that takes its turns, to compare two versions.
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_name = "LEGATO")]
     pub(crate) other: Option<PathBuf>,
     /// The Linux swap to compare with.
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', default_values = ["zram", "file"])]
@@ -60,9 +116,6 @@ pub(crate) struct BenchFaultArguments {
     /// Linux swaps in 2^N pages at once (vm.page-cluster).
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=9))]
     pub(crate) page_cluster: u32,
-    /// As JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// Of one toucher; more would measure the scheduler.

@@ -44,7 +44,7 @@ use std::rc::Rc;
 use supervise::Supervisor;
 
 /// Below this, the reserve and the agent's own memory leave nothing for the program.
-const CACHE_MIN: Bytes = Bytes::mib(8);
+pub(crate) const CACHE_MIN: Bytes = Bytes::mib(8);
 /// Tells the agent where its supervisor listens.
 const CONTROL_VARIABLE: &str = "LEGATO_CONTROL";
 /// An aid for tests, which agents read in their own environment where they have one.
@@ -113,16 +113,21 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
 
 fn check_arguments(arguments: &RunArguments) -> Result<(), Failure> {
     arguments.check().map_err(Failure::refused)?;
-    if arguments.cache < CACHE_MIN {
-        return Err(Failure::refused(format_args!(
-            "--cache {} is less than the minimum of {CACHE_MIN}",
-            arguments.cache
-        )));
-    }
+    check_cache(arguments.cache)?;
     if std::env::var_os(CONTROL_VARIABLE).is_some() {
         return Err(Failure::refused(
             "already inside a program that legato runs",
         ));
+    }
+    Ok(())
+}
+
+/// Is it enough for a process?
+pub(crate) fn check_cache(cache: Bytes) -> Result<(), Failure> {
+    if cache < CACHE_MIN {
+        return Err(Failure::refused(format_args!(
+            "--cache {cache} is less than the minimum of {CACHE_MIN}"
+        )));
     }
     Ok(())
 }

@@ -1,13 +1,18 @@
 //! A memory cgroup with a limit, for one run of the comparison with Linux swap.
 
-use crate::machine;
-use legato_base::Bytes;
+use crate::{machine, own_process};
+use legato_base::{Bytes, Duration};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// How long a killed process may take to end before it is looked for again.
+const END_MAX: Duration = Duration::from_secs(5);
+
 /// Why there is no group.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum GroupError {
+pub(crate) enum GroupError {
     #[error("no memory cgroup is mounted where this process could make a group of its own")]
     NoHierarchy,
     #[error("{}: {cause}", .path.display())]
@@ -17,9 +22,9 @@ pub(super) enum GroupError {
     },
 }
 
-/// A group that is removed when this is dropped; it must be empty then.
+/// A group that is removed when this is dropped, with all that runs in it.
 #[derive(Debug)]
-pub(super) struct MemoryGroup {
+pub(crate) struct MemoryGroup {
     directory: PathBuf,
 }
 
@@ -32,7 +37,7 @@ struct Place {
 
 impl MemoryGroup {
     /// Below the group of this process, so that limits which hold for it go on to hold.
-    pub(super) fn create(limit: Bytes) -> Result<Self, GroupError> {
+    pub(crate) fn create(limit: Bytes) -> Result<Self, GroupError> {
         let read = |path: &str| {
             std::fs::read_to_string(path).map_err(|cause| GroupError::System {
                 path: path.into(),
@@ -56,19 +61,53 @@ impl MemoryGroup {
 
     /// A command that starts the program inside the group. The shell enters it and then becomes
     /// the program, so that nothing of the program is charged elsewhere.
-    pub(super) fn command(&self, program: &Path) -> Command {
+    pub(crate) fn command(&self, program: &[OsString]) -> Command {
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", "echo $$ >\"$0\" && exec \"$@\""])
-            .arg(self.directory.join("cgroup.procs"))
-            .arg(program);
+            .arg(self.processes())
+            .args(program);
         command
+    }
+
+    /// The file that lists them, and takes them in.
+    fn processes(&self) -> PathBuf {
+        self.directory.join("cgroup.procs")
+    }
+
+    /// Kills what the program left running, which would go on to be limited and swapped, and waits for
+    /// its end.
+    fn empty(&self) -> std::io::Result<()> {
+        let list = || std::fs::read_to_string(self.processes());
+        loop {
+            let listed = list()?;
+            let Some(first) = listed.lines().next() else {
+                return Ok(());
+            };
+            let pid = first.parse().ok().and_then(Pid::from_raw);
+            let pid = pid.ok_or(std::io::ErrorKind::InvalidData)?;
+            let process = match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(process) => process,
+                Err(rustix::io::Errno::SRCH) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            // Read again: a number that is listed while a process is held is that process's own, or a
+            // successor's, in which case the held one has ended and no signal reaches it.
+            if list()?.lines().any(|line| line == first) {
+                // Fails only if it has ended.
+                let _ = pidfd_send_signal(&process, Signal::KILL);
+                own_process::wait_readable(&process, END_MAX);
+            }
+        }
     }
 }
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir(&self.directory) {
+        if let Err(error) = self
+            .empty()
+            .and_then(|()| std::fs::remove_dir(&self.directory))
+        {
             super::say(format_args!(
                 "cannot remove {}: {error}",
                 self.directory.display()

@@ -22,7 +22,7 @@ const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58F6];
 
 /// Why there is no comparison with one of them.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SwapError {
+pub(crate) enum SwapError {
     #[error("left out as asked")]
     LeftOut,
     #[error("only root can set up swap")]
@@ -45,7 +45,7 @@ pub(super) enum SwapError {
 }
 
 /// Refuses machines whose swap would be measured, or disturbed, instead.
-pub(super) fn check_machine() -> Result<(), SwapError> {
+pub(crate) fn check_machine() -> Result<(), SwapError> {
     if !rustix::process::geteuid().is_root() {
         return Err(SwapError::NotRoot);
     }
@@ -59,12 +59,12 @@ pub(super) fn check_machine() -> Result<(), SwapError> {
 
 /// How many pages, as a power of two, Linux reads at once when it swaps in; put back on drop.
 #[derive(Debug)]
-pub(super) struct PageCluster {
+pub(crate) struct PageCluster {
     before: String,
 }
 
 impl PageCluster {
-    pub(super) fn set(exponent: u32) -> Result<Self, SwapError> {
+    pub(crate) fn set(exponent: u32) -> Result<Self, SwapError> {
         let path = Path::new(PAGE_CLUSTER);
         let before = read(path)?;
         write(path, &exponent.to_string())?;
@@ -80,7 +80,7 @@ impl Drop for PageCluster {
 
 /// A formatted swap area that is not active.
 #[derive(Debug)]
-pub(super) struct SwapArea {
+pub(crate) struct SwapArea {
     path: PathBuf,
     /// What is undone when the area is dropped.
     backing: Backing,
@@ -93,14 +93,14 @@ enum Backing {
 }
 
 impl SwapArea {
-    pub(super) fn zram(size: Bytes) -> Result<Self, SwapError> {
+    pub(crate) fn zram(size: Bytes) -> Result<Self, SwapError> {
         let device = ZramDevice::add()?;
         device.configure(size)?;
         let path = PathBuf::from(format!("/dev/zram{}", device.number));
         Self::format(path, Backing::Zram(device))
     }
 
-    pub(super) fn file(size: Bytes) -> Result<Self, SwapError> {
+    pub(crate) fn file(size: Bytes) -> Result<Self, SwapError> {
         let file = SwapFile::create(size)?;
         Self::format(file.path.clone(), Backing::File(file))
     }
@@ -111,13 +111,13 @@ impl SwapArea {
     }
 
     /// Swaps to this area and no other until the result is dropped.
-    pub(super) fn activate(&self) -> Result<ActiveSwap<'_>, SwapError> {
+    pub(crate) fn activate(&self) -> Result<ActiveSwap<'_>, SwapError> {
         tool("swapon", &self.path)?;
         Ok(ActiveSwap(self))
     }
 
     /// For the report.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match &self.backing {
             Backing::Zram(device) => format!("zram {}", device.algorithm()),
             Backing::File(file) => format!("file in {}", file.directory().display()),
@@ -127,7 +127,7 @@ impl SwapArea {
 
 /// A swap area in use.
 #[derive(Debug)]
-pub(super) struct ActiveSwap<'a>(&'a SwapArea);
+pub(crate) struct ActiveSwap<'a>(&'a SwapArea);
 
 impl Drop for ActiveSwap<'_> {
     fn drop(&mut self) {
