@@ -1,11 +1,11 @@
-//! The policies against traces, with the cache modelled as a set.
+//! The policies against traces, with the cache modelled as a set, and a victim list behind it.
 
 use super::{Fifo, Queued, Replacement, ScanResistant};
 use crate::SpacePage;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use legato_base::Random;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 struct Cache {
     policy: Box<dyn Replacement>,
@@ -15,6 +15,9 @@ struct Cache {
     evicted_at: BTreeMap<SpacePage, u32>,
     clock: u32,
     misses: u64,
+    /// Pages that have left and would come back without a fetch: so many of the last.
+    victims: VecDeque<SpacePage>,
+    victims_kept: usize,
 }
 
 impl Cache {
@@ -27,7 +30,14 @@ impl Cache {
             evicted_at: BTreeMap::new(),
             clock: 0,
             misses: 0,
+            victims: VecDeque::new(),
+            victims_kept: 0,
         }
+    }
+
+    fn with_victims(mut self, kept: usize) -> Self {
+        self.victims_kept = kept;
+        self
     }
 
     fn touch(&mut self, page: u64) -> Vec<SpacePage> {
@@ -35,16 +45,20 @@ impl Cache {
         if self.resident.contains(&page) {
             return Vec::new();
         }
-        self.misses += 1;
-        if let Some(at) = self.evicted_at.remove(&page) {
-            self.policy.refaulted(page, self.clock - at);
-        }
         let stamp = self.stamps.entry(page).or_insert(0);
         *stamp += 1;
-        self.policy.inserted(Queued {
-            page,
-            stamp: *stamp,
-        });
+        let stamp = *stamp;
+        let queued = Queued { page, stamp };
+        if let Some(place) = self.victims.iter().position(|&victim| victim == page) {
+            self.victims.remove(place);
+            self.policy.returned(queued);
+        } else {
+            self.misses += 1;
+            if let Some(at) = self.evicted_at.remove(&page) {
+                self.policy.refaulted(page, self.clock - at);
+            }
+            self.policy.inserted(queued);
+        }
         self.resident.insert(page);
         let mut victims = Vec::new();
         if self.resident.len() > self.capacity {
@@ -58,6 +72,10 @@ impl Cache {
             assert!(self.resident.remove(&victim.page));
             self.evicted_at.insert(victim.page, self.clock);
             self.clock += 1;
+            self.victims.push_back(victim.page);
+            if self.victims.len() > self.victims_kept {
+                self.victims.pop_front();
+            }
         }
         victims.into_iter().map(|victim| victim.page).collect()
     }
@@ -127,6 +145,30 @@ fn m09_the_policy_recovers_when_the_hot_set_moves() {
     cache.miss_rate((0..200_000).map(|_| 100_000 + random.below(3000)));
     let settled = cache.miss_rate((0..50_000).map(|_| 100_000 + random.below(3000)));
     assert!(settled < 2.0, "the old hot set must not be kept: {settled}");
+}
+
+/// Under FIFO it would be in memory after one round, because what else is there leaves and stays away.
+#[test]
+fn m09_a_loop_that_fits_drives_out_what_is_used_no_more() {
+    let mut cache = Cache::new(Box::new(ScanResistant::default()), 4000).with_victims(200);
+    cache.miss_rate((0..5).flat_map(|_| 0..8000u64));
+    let elsewhere = || 100_000..103_500u64;
+    cache.miss_rate((0..6).flat_map(|_| elsewhere()));
+    let settled = cache.miss_rate((0..4).flat_map(|_| elsewhere()));
+    assert!(settled < 2.0, "{settled}");
+}
+
+/// What the loop's pages make room for would leave first, and come back at once.
+#[test]
+fn m09_what_comes_back_too_soon_ends_a_loop() {
+    let mut cache = Cache::new(Box::new(ScanResistant::default()), 4000).with_victims(50);
+    cache.miss_rate((0..5).flat_map(|_| 0..8000u64));
+    let before = cache.misses;
+    let mut random = Random::from_seed(4);
+    cache.miss_rate((0..20_000).map(|_| 100_000 + random.below(3000)));
+    // Each of them once, and those that left until it was noticed.
+    let misses = cache.misses - before;
+    assert!(misses < 6_000, "{misses}");
 }
 
 #[test]
