@@ -1,16 +1,16 @@
 //! Running one program to its end, or to the user's.
 
+use crate::own_process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long one may take to end when it is told to.
-const STOP_SECONDS_MAX: i64 = 5;
+const STOP_MAX: legato_base::Duration = legato_base::Duration::from_secs(5);
 
 /// Why a run gave no figure.
 #[derive(Debug, thiserror::Error)]
@@ -56,27 +56,6 @@ impl Interrupt {
         Ok(Self(read))
     }
 
-    /// What a signal wrote is never read: one is enough for all that is still to come.
-    fn wait(&self, process: &OwnedFd, seconds: u32) -> std::io::Result<Outcome> {
-        let timeout = Timespec {
-            tv_sec: seconds.into(),
-            tv_nsec: 0,
-        };
-        loop {
-            let mut ready = [
-                PollFd::new(&self.0, PollFlags::IN),
-                PollFd::new(process, PollFlags::IN),
-            ];
-            match poll(&mut ready, Some(&timeout)) {
-                Ok(0) => return Ok(Outcome::TimedOut),
-                Ok(_) if !ready[0].revents().is_empty() => return Ok(Outcome::Interrupted),
-                Ok(_) => return Ok(Outcome::Ended),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
     /// Runs a program that has so many seconds. What it prints goes where the command says.
     pub(crate) fn run(&self, command: &mut Command, seconds_max: u32) -> Result<Ended, ChildError> {
         let begin = Instant::now();
@@ -100,9 +79,26 @@ impl Interrupt {
         Ok(Ended { took, stdout })
     }
 
+    /// What a signal wrote is never read: one is enough for all that is still to come.
     fn watch(&self, child: &Child, seconds_max: u32) -> std::io::Result<Outcome> {
         let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-        self.wait(&process, seconds_max)
+        let timeout = Timespec {
+            tv_sec: seconds_max.into(),
+            tv_nsec: 0,
+        };
+        loop {
+            let mut ready = [
+                PollFd::new(&self.0, PollFlags::IN),
+                PollFd::new(&process, PollFlags::IN),
+            ];
+            match poll(&mut ready, Some(&timeout)) {
+                Ok(0) => return Ok(Outcome::TimedOut),
+                Ok(_) if !ready[0].revents().is_empty() => return Ok(Outcome::Interrupted),
+                Ok(_) => return Ok(Outcome::Ended),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 
@@ -113,15 +109,12 @@ fn end(child: &mut Child) -> std::io::Result<()> {
     // It has not been waited for: the number is still its own.
     kill_process_group(pid, Signal::TERM)?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    let timeout = Timespec {
-        tv_sec: STOP_SECONDS_MAX,
-        tv_nsec: 0,
-    };
     // Where it has ended, some of its group may go on.
-    let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
+    own_process::wait_readable(&process, STOP_MAX);
     kill_process_group(pid, Signal::KILL)?;
     child.wait().map(drop)
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,25 +18,20 @@ use std::time::Duration;
 pub(crate) fn run(arguments: &BenchProgramArguments) -> Result<u8, Failure> {
     arguments.cache.map_or(Ok(()), check_cache)?;
     let runner = Runner::start()?;
-    let trial = Trial::of(arguments, &runner)?;
-    let cache = match arguments.cache {
-        Some(cache) => cache,
-        None => share(trial.memory, arguments.local),
-    };
-    let local_percent = cache.0 as f64 / trial.memory.0 as f64 * 100.0;
-    let local_percent = local_percent.min(100.0);
-    let comparison = Comparison::prepare(runner, &arguments.against, cache, trial.memory);
-    let work = Work {
-        command: arguments.command.clone(),
-        far: far(arguments, trial.memory),
-    };
+    let program = Program::started(arguments, &runner.interrupt)?;
+    let memory = program.memory(&runner)?;
+    let cache = arguments.cache;
+    let cache = cache.unwrap_or_else(|| share(memory, arguments.local));
+    let local_percent = (cache.0 as f64 / memory.0 as f64 * 100.0).min(100.0);
+    let comparison = Comparison::prepare(runner, &arguments.against, cache, memory);
+    let work = work(arguments, memory);
     let mut report = Report {
         title: format!(
-            "s from start to end, medians of {} interleaved rounds; {} of memory, {local_percent:.0} % local",
-            arguments.rounds, trial.memory
+            "s from start to end, medians of {} interleaved rounds; {memory} of memory, {local_percent:.0} % local",
+            arguments.rounds
         ),
         unit: Unit::Seconds,
-        settings: json!({"memory_bytes": trial.memory.0}),
+        settings: json!({"memory_bytes": memory.0}),
         conditions: comparison.conditions(arguments.rounds),
         plain_is_baseline: true,
         rows: vec![row(arguments)],
@@ -44,73 +39,67 @@ pub(crate) fn run(arguments: &BenchProgramArguments) -> Result<u8, Failure> {
     };
     comparison::measure(&mut report, &[()], |contender, ()| {
         comparison.run(contender, &work, |interrupt, command| {
-            let took = trial.again(arguments, interrupt, command)?;
-            Ok(took.as_secs_f64())
+            Ok(program.run(interrupt, command)?.as_secs_f64())
         })
     })?;
     comparison::finish(&report, arguments.json)
 }
 
-/// What was learned about the program before it is measured.
-struct Trial {
-    /// What it prints on local memory.
+/// A program, and what it prints on local memory.
+struct Program<'a> {
+    arguments: &'a BenchProgramArguments,
     output: Vec<u8>,
-    /// What its processes took at the same time, of what a cache counts.
-    memory: Bytes,
 }
 
-impl Trial {
-    /// Once on local memory, which also brings the files that it reads into memory, and once under
-    /// Legato with all of it local.
-    fn of(
-        arguments: &BenchProgramArguments,
-        Runner { interrupt, legato }: &Runner,
+impl<'a> Program<'a> {
+    /// Runs it on local memory, which also brings the files that it reads into memory.
+    fn started(
+        arguments: &'a BenchProgramArguments,
+        interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
-        let failed = |doing: &str, error: RunError| match comparison::unless_interrupted(error) {
-            Ok(error) => Failure::refused(format_args!("{doing}: {error}")),
-            Err(interrupted) => interrupted,
-        };
-        let mut work = Work {
-            command: arguments.command.clone(),
-            far: far(arguments, Bytes(0)),
-        };
-        let (output, took) = measured(arguments, interrupt, &mut work.plain())
-            .map_err(|error| failed("on local memory", error))?;
+        let (output, took) = measured(arguments, interrupt, &mut work(arguments, Bytes(0)).plain())
+            .map_err(|error| refused("on local memory", error))?;
         say(format_args!("on local memory: {:.2} s", took.as_secs_f64()));
-        let trial = Self {
-            output,
-            memory: Bytes(0),
-        };
+        Ok(Self { arguments, output })
+    }
+
+    /// What its processes take at the same time, of what a cache counts: runs it under Legato with all of
+    /// that local.
+    fn memory(&self, Runner { interrupt, legato }: &Runner) -> Result<Bytes, Failure> {
         let directory = tempfile::tempdir()
             .map_err(|error| Failure::system("cannot make a temporary directory", error))?;
         let stats = directory.path().join("stats.json");
         let all = machine::memory_available()
             .map_err(|error| Failure::system("cannot find out how much memory there is", error))?;
+        let mut work = work(self.arguments, Bytes(0));
         work.far.push("--stats".into());
         work.far.push(stats.clone().into());
-        let took = trial
-            .again(arguments, interrupt, &mut work.under(legato, all))
-            .map_err(|error| failed("under Legato with all memory local", error))?;
+        let took = self
+            .run(interrupt, &mut work.under(legato, all))
+            .map_err(|error| refused("under Legato with all memory local", error))?;
         let memory = memory_of(&stats)?;
         say(format_args!(
             "under Legato with all memory local: {:.2} s, {memory}",
             took.as_secs_f64()
         ));
-        Ok(Self { memory, ..trial })
+        Ok(memory)
     }
 
-    /// Runs the program once more, which prints the same.
-    fn again(
-        &self,
-        arguments: &BenchProgramArguments,
-        interrupt: &Interrupt,
-        command: &mut Command,
-    ) -> Result<Duration, RunError> {
-        let (output, took) = measured(arguments, interrupt, command)?;
+    /// Runs it once more, and it prints the same.
+    fn run(&self, interrupt: &Interrupt, command: &mut Command) -> Result<Duration, RunError> {
+        let (output, took) = measured(self.arguments, interrupt, command)?;
         match first_difference(&self.output, &output) {
-            Some(at) if !arguments.any_output => Err(RunError::OtherOutput { at }),
+            Some(at) if !self.arguments.any_output => Err(RunError::OtherOutput { at }),
             _ => Ok(took),
         }
+    }
+}
+
+/// Of a run before anything is measured.
+fn refused(doing: &str, error: RunError) -> Failure {
+    match comparison::unless_interrupted(error) {
+        Ok(error) => Failure::refused(format_args!("{doing}: {error}")),
+        Err(interrupted) => interrupted,
     }
 }
 
@@ -135,6 +124,14 @@ fn measured(
 fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     let differs = one.iter().zip(other).position(|(one, other)| one != other);
     differs.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))
+}
+
+/// What every contender runs, for a program with so much memory.
+fn work(arguments: &BenchProgramArguments, memory: Bytes) -> Work {
+    Work {
+        command: arguments.command.clone(),
+        far: far(arguments, memory),
+    }
 }
 
 /// As arguments of `legato run`.

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 
-from redis_server import Server
+from redis_server import Server, parts
 
 KEYS = int(sys.argv[1]) if len(sys.argv) > 1 else 60_000
 PIPELINE = 200
@@ -19,19 +19,15 @@ def value(key, version):
     return digest * 16
 
 
-def parts(keys):
-    return (keys[first : first + PIPELINE] for first in range(0, len(keys), PIPELINE))
-
-
 def write(server, keys, version):
-    for part in parts(keys):
+    for part in parts(keys, PIPELINE):
         answers = server.send([[b"SET", b"key:%d" % key, value(key, version)] for key in part])
         assert answers == [b"+OK"] * len(part)
 
 
 def wrong(server, version):
     wrong = 0
-    for part in parts(range(KEYS)):
+    for part in parts(range(KEYS), PIPELINE):
         answers = server.send([[b"GET", b"key:%d" % key] for key in part])
         wrong += sum(answer != value(key, version(key)) for answer, key in zip(answers, part))
     return wrong

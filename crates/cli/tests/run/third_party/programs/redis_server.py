@@ -10,6 +10,11 @@ def request(*words):
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
+def parts(keys, size):
+    """Keys, so many at a time."""
+    return (keys[first : first + size] for first in range(0, len(keys), size))
+
+
 class Server:
     def __init__(self, directory):
         self.path = os.path.join(directory, "socket")

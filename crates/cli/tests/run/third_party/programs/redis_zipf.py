@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 
-from redis_server import Server
+from redis_server import Server, parts
 
 KEYS = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
 REQUESTS = int(sys.argv[2]) if len(sys.argv) > 2 else 600_000
@@ -38,8 +38,7 @@ def main():
     directory = tempfile.mkdtemp()
     try:
         server = Server(directory)
-        for first in range(0, KEYS, PIPELINE):
-            part = range(first, min(first + PIPELINE, KEYS))
+        for part in parts(range(KEYS), PIPELINE):
             answers = server.send([[b"SET", name(key), value(key, 0)] for key in part])
             wrong += sum(answer != b"+OK" for answer in answers)
         for _ in range(0, REQUESTS, PIPELINE):
