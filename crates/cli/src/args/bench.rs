@@ -53,6 +53,9 @@ pub(crate) struct BenchFaultArguments {
     /// How often each run touches the memory. In the first pass pages leave for the first time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) passes: u32,
+    /// How often each run touches it before that, without being timed.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) settle: u32,
     #[command(flatten)]
     pub(crate) against: BenchAgainstArguments,
     /// As JSON.

@@ -27,7 +27,15 @@ fn report(run: &Finished) -> Value {
 fn two_versions_are_compared_in_all_ways_of_touching() {
     let other = legato().to_str().unwrap();
     let run = bench(&["--order", "random", "--access", "read,write"])
-        .arguments(["--threads", "1,2", "--passes", "2", "--json"])
+        .arguments([
+            "--threads",
+            "1,2",
+            "--passes",
+            "2",
+            "--settle",
+            "1",
+            "--json",
+        ])
         .arguments(["--other", other])
         .finish()
         .expect_code(0);
@@ -47,6 +55,10 @@ fn two_versions_are_compared_in_all_ways_of_touching() {
         })
         .collect();
     assert_eq!(ways, [("read", 1), ("read", 2), ("write", 1), ("write", 2)]);
+    assert_eq!(
+        (&report["passes"], &report["settle"]),
+        (&json!(2), &json!(1))
+    );
     assert_eq!(report["missing"], Value::Array(Vec::new()));
 }
 

@@ -25,11 +25,15 @@ pub(crate) fn run(arguments: &BenchFaultArguments) -> Result<u8, Failure> {
     let workloads = Workload::all(arguments);
     let mut report = Report {
         title: format!(
-            "us per touch of a page, medians of {} interleaved rounds of {} passes",
-            arguments.rounds, arguments.passes
+            "us per touch of a page, medians of {} interleaved rounds of {}",
+            arguments.rounds,
+            match arguments.settle {
+                0 => format!("{} passes", arguments.passes),
+                settle => format!("{} passes after {settle} untimed ones", arguments.passes),
+            }
         ),
         unit: Unit::Microseconds,
-        settings: json!({"passes": arguments.passes}),
+        settings: json!({"passes": arguments.passes, "settle": arguments.settle}),
         conditions: comparison.conditions(arguments.rounds),
         plain_is_baseline: false,
         rows: workloads.iter().map(|workload| workload.row()).collect(),
@@ -37,31 +41,33 @@ pub(crate) fn run(arguments: &BenchFaultArguments) -> Result<u8, Failure> {
     };
     comparison::measure(&mut report, &workloads, |contender, &workload| {
         let mut command = vec![legato.clone().into()];
-        command.extend(workload.arguments(cache, arguments.passes));
+        command
+            .extend(workload.arguments(cache, arguments.settle.saturating_add(arguments.passes)));
         let work = Work {
             command,
             far: Work::embedded(workload.memory(cache)),
         };
         comparison.run(contender, &work, |interrupt, command| {
             let ended = interrupt.run(command.stdout(Stdio::piped()), RUN_SECONDS_MAX)?;
-            Ok(touch_us(ended)?)
+            Ok(touch_us(ended, arguments.settle)?)
         })
     })?;
     comparison::finish(&report, arguments.json)
 }
 
-/// The mean of the passes.
-fn touch_us(toucher: Ended) -> Result<f64, ChildError> {
+/// The mean of the passes after the untimed ones.
+fn touch_us(toucher: Ended, settle: u32) -> Result<f64, ChildError> {
     // One line and not all there is: a process that outlives the toucher would hold the pipe.
     let mut line = String::new();
     BufReader::new(toucher.stdout.ok_or(ChildError::NoFigure)?).read_line(&mut line)?;
-    let passes = figures(&line).ok_or(ChildError::NoFigure)?;
+    let passes = figures(&line, settle as usize).ok_or(ChildError::NoFigure)?;
     Ok(passes.iter().sum::<f64>() / passes.len() as f64 / 1_000.0)
 }
 
-fn figures(line: &str) -> Option<Vec<f64>> {
+fn figures(line: &str, left_out: usize) -> Option<Vec<f64>> {
     let figures: Option<Vec<f64>> = line
         .split_whitespace()
+        .skip(left_out)
         .map(|word| word.parse().ok())
         .collect();
     figures.filter(|figures| !figures.is_empty())
@@ -73,8 +79,10 @@ mod tests {
 
     #[test]
     fn figures_are_a_line_of_numbers() {
-        assert_eq!(figures("12.5 7.0\n"), Some(vec![12.5, 7.0]));
-        assert_eq!(figures("\n"), None);
-        assert_eq!(figures("no numbers\n"), None);
+        assert_eq!(figures("12.5 7.0\n", 0), Some(vec![12.5, 7.0]));
+        assert_eq!(figures("12.5 7.0\n", 1), Some(vec![7.0]));
+        assert_eq!(figures("12.5 7.0\n", 2), None);
+        assert_eq!(figures("\n", 0), None);
+        assert_eq!(figures("no numbers\n", 0), None);
     }
 }
