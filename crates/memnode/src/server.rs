@@ -110,6 +110,10 @@ impl NodeServer {
         *self.node.borrow().counters()
     }
 
+    pub const fn interface(&self) -> Interface {
+        self.interface
+    }
+
     pub const fn fabric_counters(&self) -> &FabricCounters {
         self.fabric.counters()
     }

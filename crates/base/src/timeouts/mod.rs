@@ -9,7 +9,7 @@
 //! | limit | is | protects | at its end |
 //! |---|---|---|---|
 //! | [`LIVENESS`] | 120 s | who waits for a peer that does not run any more | the connection ends; an agent's pages at the node are lost, a node takes a client's memory back. All other limits of a connection are parts of it (`fabric/src/timeouts.rs`) |
-//! | [`NODE_REQUEST`] | 132 s | a program from a node that is alive and leaves one request unanswered | as above |
+//! | [`NODE_REQUEST`] | 132 s | a program from a node that is alive and leaves one request unanswered | of a page: as above; of more room: the node counts as full for now |
 //! | [`ROCE_ACK_CODE`], [`ROCE_RETRIES`] | 34 s | as `LIVENESS`, over software RoCE, where nothing tells that a machine is dead | as above |
 //! | [`CONNECT`] | 60 s | who starts from a node that does not answer, and a node from strangers who say nothing | the program is not started, with a message; the stranger's socket is closed |
 //! | [`ROCE_CONNECT_REPEAT`] | 4 s | the same, for one attempt over software RoCE | an agent tries again until `CONNECT` is over |

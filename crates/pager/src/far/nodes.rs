@@ -7,7 +7,7 @@ use crate::engine::PagerFabric;
 use crate::entry::SlotRef;
 use alloc::vec::Vec;
 use legato_base::timeouts::{CONNECT, NODE_REQUEST};
-use legato_base::wire::node::{NodeReply, NodeRequest};
+use legato_base::wire::node::{NodeRefusal, NodeReply, NodeRequest, NodeWireError};
 use legato_base::{Bytes, ClientId, Time};
 use legato_fabric::{CallId, ConnectError, ConnectionId, FabricEvent};
 use legato_verbs::{Address, RemoteAddress, UnreachableReason};
@@ -163,8 +163,8 @@ impl FarStore {
             }
             FabricEvent::Disconnected { connection, .. } => self.lose(connection),
             FabricEvent::Replied { call, outcome } => {
-                let reply = outcome.ok().and_then(|body| NodeReply::parse(&body).ok());
-                self.handle_reply(call, reply, net)
+                let answer = outcome.ok().map(|body| NodeReply::parse(&body));
+                self.handle_answer(call, answer, net)
             }
             // Nobody connects to an agent or calls it.
             FabricEvent::Accepted { connection, .. } | FabricEvent::Request { connection, .. } => {
@@ -256,10 +256,11 @@ impl FarStore {
         None
     }
 
-    fn handle_reply(
+    /// None if there was no answer within [`NODE_REQUEST`], or will be none.
+    fn handle_answer(
         &mut self,
         answered: CallId,
-        reply: Option<NodeReply>,
+        answer: Option<Result<NodeReply, NodeWireError>>,
         net: &mut PagerFabric<'_>,
     ) -> Option<StoreEvent> {
         let index = self.nodes.iter().position(|node| match node {
@@ -271,8 +272,8 @@ impl FarStore {
             _ => false,
         })?;
         let node = &mut self.nodes[index];
-        match (&mut *node, reply) {
-            (NodeState::Opening { connection, .. }, Some(NodeReply::Opened { .. })) => {
+        match (&mut *node, answer) {
+            (NodeState::Opening { connection, .. }, Some(Ok(NodeReply::Opened { .. }))) => {
                 let connection = *connection;
                 *node = NodeState::Up {
                     connection,
@@ -283,12 +284,12 @@ impl FarStore {
             }
             (
                 NodeState::Up { asking, room, .. },
-                Some(NodeReply::ExtentAllocated {
+                Some(Ok(NodeReply::ExtentAllocated {
                     extent,
                     remote_key,
                     address,
                     slots,
-                }),
+                })),
             ) => {
                 *asking = None;
                 *room = room.granted();
@@ -300,12 +301,17 @@ impl FarStore {
                     .add(NodeIndex(index as u32), extent, place, slots);
                 Some(StoreEvent::Grown)
             }
-            (NodeState::Up { asking, room, .. }, Some(NodeReply::NoRoom { .. })) => {
+            // What it holds it holds, whatever becomes of a request for more.
+            (
+                NodeState::Up { asking, room, .. },
+                None
+                | Some(Ok(NodeReply::NoRoom { .. } | NodeReply::Refused(NodeRefusal::OutOfMemory))),
+            ) => {
                 let asked = asking.take().map_or(EXTENT_SLOTS, |asking| asking.slots);
                 *room = room.refused(asked, net.now);
                 None
             }
-            // No answer, or one that makes no sense: the node is of no use.
+            // An answer that makes no sense, or none to the first request: the node is of no use.
             (NodeState::Opening { connection, .. } | NodeState::Up { connection, .. }, _) => {
                 let connection = *connection;
                 net.fabric.close(net.provider, connection);

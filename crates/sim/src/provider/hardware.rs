@@ -144,8 +144,7 @@ impl Surroundings for Around<'_> {
         key: LocalKey,
         length: u64,
     ) -> Result<(), VerbsError> {
-        self.hardware.memory.add(region, key.0, length as usize);
-        Ok(())
+        self.hardware.memory.add(region, key.0, length as usize)
     }
 
     fn release_memory(&mut self, region: RegionNumber) {

@@ -2,6 +2,7 @@
 
 use legato_base::Random;
 use legato_transport::adapter::RegionNumber;
+use legato_verbs::VerbsError;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
@@ -59,6 +60,12 @@ impl RegionMemory {
     }
 }
 
+const NO_MEMORY: VerbsError = VerbsError::System {
+    call: "mmap",
+    // ENOMEM.
+    errno: 12,
+};
+
 fn device_range(offset: u64, length: usize) -> Option<Range<usize>> {
     let start = usize::try_from(offset).ok()?.checked_add(GUARD)?;
     Some(start..start.checked_add(length)?)
@@ -114,12 +121,40 @@ pub(super) struct Memory {
     watches: BTreeMap<WatchId, Watch>,
     /// Guards of regions that are gone and were damaged.
     damaged: Vec<(u32, i64)>,
+    /// Bytes that all regions together can have.
+    limit: Option<u64>,
 }
 
 impl Memory {
-    pub(super) fn add(&mut self, number: RegionNumber, key: u32, length: usize) {
+    /// # Errors
+    /// As of a system that has no memory left.
+    pub(super) fn add(
+        &mut self,
+        number: RegionNumber,
+        key: u32,
+        length: usize,
+    ) -> Result<(), VerbsError> {
+        if self
+            .limit
+            .is_some_and(|limit| self.length() + length as u64 > limit)
+        {
+            return Err(NO_MEMORY);
+        }
         let memory = Rc::new(RefCell::new(RegionMemory::new(length)));
         self.regions.insert(number, (key, memory));
+        Ok(())
+    }
+
+    /// The system gives so much more to all regions together, or as much as is asked for.
+    pub(super) fn set_limit(&mut self, more: Option<u64>) {
+        self.limit = more.map(|more| self.length() + more);
+    }
+
+    fn length(&self) -> u64 {
+        let regions = self.regions.values();
+        regions
+            .map(|(_, memory)| memory.borrow().len() as u64)
+            .sum()
     }
 
     pub(super) fn remove(&mut self, number: RegionNumber) {
@@ -211,7 +246,7 @@ mod tests {
     fn a_byte_outside_is_found_and_stays_found() {
         for offset in [u64::from(u32::MAX), 16] {
             let mut memory = Memory::default();
-            memory.add(REGION, 7, 16);
+            memory.add(REGION, 7, 16).unwrap();
             assert_eq!(memory.damage(), None);
             let written = memory.write(REGION, offset, &[1]);
             let expected = written.then_some((7, 16));
@@ -224,7 +259,7 @@ mod tests {
     #[test]
     fn watches_see_what_the_nic_writes() {
         let mut memory = Memory::default();
-        memory.add(REGION, 7, 16);
+        memory.add(REGION, 7, 16).unwrap();
         memory.watch(WatchId(1), REGION, 4..8);
         memory.write(REGION, 0, &[1; 4]);
         memory.write(REGION, 8, &[1; 4]);

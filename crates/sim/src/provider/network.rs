@@ -151,6 +151,11 @@ impl SimNetwork {
         });
     }
 
+    /// The machine's system gives so much more to all regions together, or as much as is asked for.
+    pub fn limit_memory(&self, name: &str, more: Option<u64>) {
+        self.on_nic(name, |nic, _| nic.hardware.memory.set_limit(more));
+    }
+
     /// Gives a machine's owner an event that something outside of its NIC causes: a subnet manager,
     /// an address that changes, a path that migrates. Nothing else happens.
     pub fn raise(&self, name: &str, event: AsyncEvent) {

@@ -319,6 +319,12 @@ impl World {
         self.nodes[index].server.set_capacity(capacity);
     }
 
+    /// The system of a node's machine gives it so much more, or as much as it asks for.
+    pub fn limit_node_memory(&mut self, index: usize, more: Option<Bytes>) {
+        let name = &self.nodes[index].name;
+        self.network.limit_memory(name, more.map(|more| more.0));
+    }
+
     /// Stops a memory node and its NIC; what was sent to it waits.
     pub fn freeze_node(&mut self, index: usize) {
         self.nodes[index].freeze(&self.network);

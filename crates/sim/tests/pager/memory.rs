@@ -383,24 +383,46 @@ fn what_can_leave_beside_locked_memory_takes_turns_or_is_said_not_to_be_enough()
     assert!(enough.contains(&false), "{enough:?}");
 }
 
+/// A world whose node offers so much.
+fn with_one_node(node_capacity: Bytes) -> World {
+    let config = WorldConfig {
+        nodes: 1,
+        node_capacity,
+        ..config()
+    };
+    World::new(config).unwrap()
+}
+
 /// A world whose node has room for half of what the program needs, and the page at whose first touch
 /// thread 0 waits for more.
 fn with_full_far_memory() -> (World, PageRange, u64) {
-    let config = WorldConfig {
-        nodes: 1,
-        node_capacity: Bytes::pages(2 * CACHE),
-        ..config()
-    };
-    let mut world = World::new(config).unwrap();
+    let mut world = with_one_node(Bytes::pages(2 * CACHE));
+    let (range, waits_for) = fill_until_it_waits(&mut world);
+    (world, range, waits_for)
+}
+
+/// What thread 0 writes, and the page at whose first touch it waits.
+fn fill_until_it_waits(world: &mut World) -> (PageRange, u64) {
     let range = world.map(START, 8 * CACHE).unwrap();
     for page in range.start.0..range.end().0 {
         world.begin(0, Operation::Write(PageNumber(page), page));
         world.pass(Duration::from_millis(10)).unwrap();
         if world.take_outcome(0).is_none() {
-            return (world, range, page);
+            return (range, page);
         }
     }
     panic!("there was room for everything");
+}
+
+/// Waits for the page, writes all that come after it, and reads them all.
+fn go_on(mut world: World, range: PageRange, waits_for: u64) {
+    assert_eq!(world.wait_for(0).unwrap(), Outcome::Done);
+    for page in waits_for + 1..range.end().0 {
+        let write = Operation::Write(PageNumber(page), page);
+        world.perform(0, write).unwrap();
+    }
+    world.read_all(0, range).unwrap();
+    end(world, &[range]);
 }
 
 /// Lost: a node that had once said that it is full was never asked again, and the program was ended
@@ -410,13 +432,18 @@ fn a_program_that_waits_for_far_memory_gets_what_others_give_back() {
     let (mut world, range, waits_for) = with_full_far_memory();
     world.pass(Duration::from_secs(8)).unwrap();
     world.resize_node(0, Bytes::mib(64));
-    assert_eq!(world.wait_for(0).unwrap(), Outcome::Done);
-    for page in waits_for + 1..range.end().0 {
-        let write = Operation::Write(PageNumber(page), page);
-        world.perform(0, write).unwrap();
-    }
-    world.read_all(0, range).unwrap();
-    end(world, &[range]);
+    go_on(world, range, waits_for);
+}
+
+/// Lost: a node that refused an extent for want of memory was given up, and all that it held with it.
+#[test]
+fn a_node_whose_system_gives_no_more_memory_keeps_what_it_has() {
+    let mut world = with_one_node(Bytes::mib(64));
+    world.limit_node_memory(0, Some(Bytes::pages(2 * CACHE)));
+    let (range, waits_for) = fill_until_it_waits(&mut world);
+    world.pass(Duration::from_secs(8)).unwrap();
+    world.limit_node_memory(0, None);
+    go_on(world, range, waits_for);
 }
 
 #[test]
