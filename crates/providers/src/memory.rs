@@ -61,10 +61,10 @@ impl Protection {
 }
 
 impl Mapping {
-    /// Maps the first `length` bytes of a segment.
+    /// Maps `length` bytes of a segment from `offset` on, which is that of a page.
     pub(crate) fn shared(
         segment: impl AsFd,
-        length: usize,
+        (offset, length): (u64, usize),
         protection: Protection,
     ) -> Result<Self, VerbsError> {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -75,7 +75,7 @@ impl Mapping {
                 protection.flags(),
                 MapFlags::SHARED,
                 segment,
-                0,
+                offset,
             )
         };
         Self::adopt(base.map_err(system("mmap"))?, length)
@@ -163,6 +163,11 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     unsafe { core::ptr::copy_nonoverlapping(from, to, length) }
 }
 
+/// Neither the size nor the seals can change.
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
 /// Who may write a segment besides its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writers {
@@ -176,31 +181,54 @@ pub(crate) fn create_segment(
     length: usize,
     writers: Writers,
 ) -> Result<(OwnedFd, Mapping), VerbsError> {
-    let segment = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .map_err(system("memfd_create"))?;
-    fs::ftruncate(&segment, length as u64).map_err(system("ftruncate"))?;
-    let mapping = Mapping::shared(&segment, length, Protection::ReadWrite)?;
-    let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    if writers == Writers::Everyone {
+    let segment = sized_segment(name, length as u64)?;
+    let mapping = Mapping::shared(&segment, (0, length), Protection::ReadWrite)?;
+    let mut seals = SIZE_SEALS;
+    match writers {
         // A page is charged to whoever touches it first: memory that peers write would count as
         // theirs, against a limit that their control group has. And want of memory is better told
         // now than by a signal at some later touch.
-        fs::fallocate(&segment, FallocateFlags::empty(), 0, length as u64)
-            .map_err(system("fallocate"))?;
-    }
-    if writers == Writers::OwnerOnly {
+        Writers::Everyone => back(&segment, 0, length as u64)?,
         // Only mappings that exist already may write (Linux 5.1): ours.
-        seals |= SealFlags::FUTURE_WRITE;
+        Writers::OwnerOnly => seals |= SealFlags::FUTURE_WRITE,
     }
     fs::fcntl_add_seals(&segment, seals).map_err(system("fcntl F_ADD_SEALS"))?;
     Ok((segment, mapping))
 }
 
-/// Maps a segment that a peer sent, if it can never shrink below `length`: touching a page past
-/// the end of a file raises SIGBUS.
+/// Makes a segment without memory, which everybody may change and whose size can never change.
+pub(crate) fn create_sparse_segment(
+    name: &'static str,
+    length: u64,
+) -> Result<OwnedFd, VerbsError> {
+    let segment = sized_segment(name, length)?;
+    fs::fcntl_add_seals(&segment, SIZE_SEALS).map_err(system("fcntl F_ADD_SEALS"))?;
+    Ok(segment)
+}
+
+fn sized_segment(name: &'static str, length: u64) -> Result<OwnedFd, VerbsError> {
+    let segment = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(system("memfd_create"))?;
+    fs::ftruncate(&segment, length).map_err(system("ftruncate"))?;
+    Ok(segment)
+}
+
+/// Gives a part of a segment its memory.
+pub(crate) fn back(segment: impl AsFd, offset: u64, length: u64) -> Result<(), VerbsError> {
+    fs::fallocate(segment, FallocateFlags::empty(), offset, length).map_err(system("fallocate"))
+}
+
+/// Takes a part's memory away again, whoever maps it: it is zeros from then on.
+pub(crate) fn unback(segment: impl AsFd, offset: u64, length: u64) -> Result<(), VerbsError> {
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fs::fallocate(segment, hole, offset, length).map_err(system("fallocate"))
+}
+
+/// Maps a part of a segment that a peer sent, if the segment can never shrink below its end: touching a
+/// page past the end of a file raises SIGBUS.
 pub(crate) fn map_segment(
     segment: &OwnedFd,
-    length: u64,
+    (offset, length): (u64, u64),
     protection: Protection,
 ) -> Result<Mapping, SegmentError> {
     let seals = fs::fcntl_get_seals(segment).map_err(|_| SegmentError::Untrusted)?;
@@ -208,14 +236,17 @@ pub(crate) fn map_segment(
     let system = fs::fstatfs(segment).map_err(|_| SegmentError::Untrusted)?;
     let size = u64::try_from(status.st_size).map_err(|_| SegmentError::Untrusted)?;
     let length_here = usize::try_from(length).map_err(|_| SegmentError::Untrusted)?;
+    let end = offset.checked_add(length);
     if !seals.contains(SealFlags::SHRINK)
-        || size < length
+        || end.is_none_or(|end| size < end)
         || length == 0
+        || !offset.is_multiple_of(legato_base::PAGE_SIZE as u64)
         || system.f_type as u64 != TMPFS_MAGIC
     {
         return Err(SegmentError::Untrusted);
     }
-    Mapping::shared(segment, length_here, protection).map_err(|_| SegmentError::Unmappable)
+    Mapping::shared(segment, (offset, length_here), protection)
+        .map_err(|_| SegmentError::Unmappable)
 }
 
 /// Why a peer's segment was not mapped.
@@ -236,20 +267,23 @@ mod tests {
         let open = fs::memfd_create("open", MemfdFlags::ALLOW_SEALING).unwrap();
         fs::ftruncate(&open, 4096).unwrap();
         assert_eq!(
-            map_segment(&open, 4096, Protection::ReadOnly).unwrap_err(),
+            map_segment(&open, (0, 4096), Protection::ReadOnly).unwrap_err(),
             SegmentError::Untrusted
         );
         fs::fcntl_add_seals(&open, SealFlags::SHRINK).unwrap();
-        assert!(map_segment(&open, 4096, Protection::ReadOnly).is_ok());
-        assert!(map_segment(&open, 4097, Protection::ReadOnly).is_err());
+        assert!(map_segment(&open, (0, 4096), Protection::ReadOnly).is_ok());
+        for beyond in [(0, 4097), (4096, 1), (1, 4095), (u64::MAX - 4095, 4096)] {
+            let refused = map_segment(&open, beyond, Protection::ReadOnly).unwrap_err();
+            assert_eq!(refused, SegmentError::Untrusted, "{beyond:?}");
+        }
     }
 
     #[test]
     fn a_segment_of_its_owner_cannot_be_mapped_for_writing() {
         let (segment, _mapping) = create_segment("test", 4096, Writers::OwnerOnly).unwrap();
-        assert!(map_segment(&segment, 4096, Protection::ReadOnly).is_ok());
+        assert!(map_segment(&segment, (0, 4096), Protection::ReadOnly).is_ok());
         assert_eq!(
-            map_segment(&segment, 4096, Protection::ReadWrite).unwrap_err(),
+            map_segment(&segment, (0, 4096), Protection::ReadWrite).unwrap_err(),
             SegmentError::Unmappable
         );
     }

@@ -1,16 +1,17 @@
 //! What bounds memory, mappings and descriptors.
 
 use super::check::Check;
+use crate::node::CLIENTS_MAX;
 use crate::run::idle_poll;
 use legato_base::Bytes;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
-/// A node has one descriptor and one mapping for each extent of so much.
-const EXTENT: Bytes = Bytes::mib(8);
-/// Of a node for other things.
+/// Of a node for other things than its clients.
 const DESCRIPTORS_SPARE: u64 = 64;
+/// Its socket, and the segment of its extents.
+const DESCRIPTORS_OF_CLIENT: u64 = 2;
 /// The kernel's default; less is somebody's wish.
 const MAP_COUNT_DEFAULT: u64 = 65_530;
 /// Less than this is hardly worth the name.
@@ -33,7 +34,7 @@ pub(super) fn checks() -> Vec<Check> {
         swap(of("SwapTotal:")),
         huge_pages(thp.as_deref()),
         memfd(memfd_create("legato-doctor", MemfdFlags::CLOEXEC).is_ok()),
-        descriptors(getrlimit(Resource::Nofile).current, available),
+        descriptors(getrlimit(Resource::Nofile).current),
         locked(),
         mappings(number("/proc/sys/vm/max_map_count").unwrap_or(MAP_COUNT_DEFAULT)),
     ]
@@ -151,17 +152,17 @@ fn memfd(works: bool) -> Check {
     Check::cannot(NAME, why, "sysctl vm.memfd_noexec=0, or allow memfd_create")
 }
 
-/// From the soft limit, if there is one. By default each of two embedded nodes serves a quarter of
-/// what is available.
-fn descriptors(soft: Option<u64>, available: Bytes) -> Check {
+/// From the soft limit, if there is one.
+fn descriptors(soft: Option<u64>) -> Check {
     const NAME: &str = "descriptors";
     let Some(soft) = soft else {
         return Check::ok(NAME, "no limit (RLIMIT_NOFILE)");
     };
-    let served = Bytes(soft.saturating_sub(DESCRIPTORS_SPARE) * EXTENT.0);
-    let why = format!("RLIMIT_NOFILE is {soft}: a memory node can serve about {served}");
-    if served.0 < available.0 / 4 {
-        return Check::warning(NAME, why, "raise it for bigger nodes (ulimit -n)");
+    let served = soft.saturating_sub(DESCRIPTORS_SPARE) / DESCRIPTORS_OF_CLIENT;
+    let why = format!("RLIMIT_NOFILE is {soft}");
+    if served < u64::from(CLIENTS_MAX) {
+        let why = format!("{why}: a memory node can serve about {served} processes");
+        return Check::warning(NAME, why, "raise it for more (ulimit -n)");
     }
     Check::ok(NAME, why)
 }
@@ -272,9 +273,9 @@ mod tests {
             (huge_pages(Some("[always] madvise never")), Verdict::Ok),
             (memfd(true), Verdict::Ok),
             (memfd(false), Verdict::Cannot),
-            (descriptors(Some(1024), Bytes::gib(16)), Verdict::Ok),
-            (descriptors(Some(1024), Bytes::gib(64)), Verdict::Warning),
-            (descriptors(None, Bytes::gib(64)), Verdict::Ok),
+            (descriptors(Some(1024)), Verdict::Ok),
+            (descriptors(Some(256)), Verdict::Warning),
+            (descriptors(None), Verdict::Ok),
             (mappings(65_530), Verdict::Ok),
             (mappings(1_000), Verdict::Warning),
         ];

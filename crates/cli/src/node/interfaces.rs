@@ -17,7 +17,7 @@ use legato_verbs::{Address, ROCE_PORT, VerbsError};
 use tracing::{info, warn};
 
 /// Programs, and children of programs, that use one node at the same time through one interface.
-const CLIENTS_MAX: u32 = 256;
+pub(crate) const CLIENTS_MAX: u32 = 256;
 
 /// A node where it listens.
 #[derive(Debug)]
@@ -164,7 +164,7 @@ impl NodeInterface {
             );
         }
         if !turn.progressed {
-            let counts = refusals::counts(self.server.fabric_counters(), &self.provider);
+            let counts = refusals::counts(&self.server, &self.provider);
             turn.deadline = turn.deadline.min(self.refusals.note(now, &counts));
         }
         turn

@@ -7,6 +7,8 @@ pub(crate) mod provider;
 mod refusals;
 pub(crate) mod status;
 
+pub(crate) use interfaces::CLIENTS_MAX;
+
 use crate::args::{NodeArguments, NodeCommand};
 use crate::failure::Failure;
 

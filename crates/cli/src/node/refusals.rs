@@ -2,13 +2,13 @@
 //! since the last one. Strangers cannot fill a disk with it.
 
 use legato_base::{Duration, Time};
-use legato_fabric::FabricCounters;
+use legato_memnode::NodeServer;
 use legato_providers::AnyProvider;
 use tracing::warn;
 
 /// Between lines about the same reason.
 const INTERVAL: Duration = Duration::from_secs(1);
-const REASONS: usize = 12;
+const REASONS: usize = 13;
 
 /// What was counted for each reason.
 type Counts = [(&'static str, u64); REASONS];
@@ -25,7 +25,8 @@ struct Said {
 }
 
 /// Collects what the parts of a node have counted.
-pub(crate) fn counts(fabric: &FabricCounters, provider: &AnyProvider) -> Counts {
+pub(crate) fn counts(server: &NodeServer, provider: &AnyProvider) -> Counts {
+    let fabric = server.fabric_counters();
     let (carried, discarded) = match provider {
         AnyProvider::Roce(nic) => (nic.counters(), nic.packets_discarded()),
         AnyProvider::Shm(_) | AnyProvider::Proxy(_) | AnyProvider::Ibverbs(_) => Default::default(),
@@ -34,6 +35,11 @@ pub(crate) fn counts(fabric: &FabricCounters, provider: &AnyProvider) -> Counts 
         + fabric.secrets_wrong
         + fabric.secrets_unexpected
         + fabric.secrets_busy;
+    // The node's, whatever the interface: said once.
+    let without_memory = match server.interface() {
+        0 => server.counters().refused_no_memory,
+        _ => 0,
+    };
     [
         ("a peer without a secret", fabric.secrets_missing),
         ("a peer with a wrong secret", fabric.secrets_wrong),
@@ -59,6 +65,10 @@ pub(crate) fn counts(fabric: &FabricCounters, provider: &AnyProvider) -> Counts 
         ("damaged packets", carried.damaged),
         ("malformed packets", carried.malformed),
         ("packets of strangers", discarded),
+        (
+            "memory to a client: the operating system gave none",
+            without_memory,
+        ),
     ]
 }
 

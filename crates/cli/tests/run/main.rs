@@ -24,6 +24,7 @@ mod limit;
 mod lost;
 mod masks;
 mod memory;
+mod nodes;
 mod pattern;
 mod peers;
 mod proxied;

@@ -197,6 +197,7 @@ impl Connection {
             Message::MapReply {
                 key,
                 slot,
+                offset,
                 length,
                 access,
             } => {
@@ -204,7 +205,7 @@ impl Connection {
                     return Err(ControlFault::Malformed);
                 }
                 let [segment] = packet.into_descriptors().ok_or(ControlFault::Malformed)?;
-                self.map(key, &segment, (slot, length, access))
+                self.map(key, (&segment, offset, length), (slot, access))
             }
             Message::Revoked { key } => {
                 self.segments.remove(&key);
@@ -228,6 +229,7 @@ impl Connection {
         let reply = Message::MapReply {
             key,
             slot: grant.slot,
+            offset: grant.offset,
             length: grant.length,
             access: grant.access,
         };
@@ -246,18 +248,18 @@ impl Connection {
     fn map(
         &mut self,
         key: u32,
-        segment: &OwnedFd,
-        (slot, length, access): (u32, u64, AccessFlags),
+        (segment, offset, length): (&OwnedFd, u64, u64),
+        (slot, access): (u32, AccessFlags),
     ) -> Result<(), ControlFault> {
         let protection = match is_changed_remotely(access) {
             true => Protection::ReadWrite,
             false => Protection::ReadOnly,
         };
-        let mapping =
-            memory::map_segment(segment, length, protection).map_err(|error| match error {
-                SegmentError::Untrusted => ControlFault::Malformed,
-                SegmentError::Unmappable => ControlFault::Unmappable,
-            })?;
+        let mapping = memory::map_segment(segment, (offset, length), protection);
+        let mapping = mapping.map_err(|error| match error {
+            SegmentError::Untrusted => ControlFault::Malformed,
+            SegmentError::Unmappable => ControlFault::Unmappable,
+        })?;
         let segment = RemoteSegment {
             mapping,
             access,

@@ -60,11 +60,15 @@ impl KeyTable {
         }
     }
 
-    /// Revokes the slot's key, if it has one, and takes the slot back.
-    pub(super) fn revoke(&mut self, slot: u32) {
+    /// Revokes the slot's key, if it has one.
+    pub(super) fn revoke(&self, slot: u32) {
         if let Some(place) = key_slot(&self.mapping, slot) {
             revoke::<Processor>(place);
         }
+    }
+
+    /// Takes a slot back whose key was revoked.
+    pub(super) fn give_back(&mut self, slot: u32) {
         self.free.push(slot);
     }
 }
@@ -75,7 +79,7 @@ pub(super) struct PeerKeys(Mapping);
 
 impl PeerKeys {
     pub(super) fn map(segment: &OwnedFd) -> Result<Self, SegmentError> {
-        memory::map_segment(segment, KEY_TABLE_BYTES, Protection::ReadOnly).map(Self)
+        memory::map_segment(segment, (0, KEY_TABLE_BYTES), Protection::ReadOnly).map(Self)
     }
 
     /// The look before an operation. None for a slot out of range, too.

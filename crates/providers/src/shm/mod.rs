@@ -2,11 +2,14 @@
 //!
 //! * A connection is a `SOCK_SEQPACKET` Unix socket for control and for learning of a peer's
 //!   death, and one sealed memfd a side with a ring of messages (`ring`).
-//! * A region that peers may reach is a sealed memfd. A peer asks once for the segment behind a
-//!   remote key and maps it; READ and WRITE are then plain copies by the initiator, and atomics the
-//!   processor's own, complete when `post_send` returns, and cost the target's processor nothing.
+//! * A region that peers may reach is in a sealed memfd: one that they may only read has its own, those
+//!   that they may change are parts of one for each protection domain (`arena`). A peer asks once for
+//!   the segment behind a remote key and maps it; READ and WRITE are then plain copies by the initiator,
+//!   and atomics the processor's own, complete when `post_send` returns, and cost the target's
+//!   processor nothing.
 //! * Every one-sided operation looks at the target's key table before and after its copy, so a
-//!   deregistered key fails at once. The segment itself is given up, never used again.
+//!   deregistered key fails at once. Its memory is the system's again then, whoever maps it, and its place
+//!   is never used again.
 //!
 //! What the model leaves open is answered so:
 //!
@@ -24,15 +27,16 @@
 //!   still is waited for. One that was taken to Ready to Send by hand reaches nobody, and its
 //!   timeout and retry count say how long it tries.
 //! * Permissions are kept by whoever does the operation. What a peer that keeps no rules can reach
-//!   is what it was given: whole regions, for reading, or for writing and atomics too.
+//!   are regions of the domain of its queue pair: one that it may read, or all that peers may change.
 //! * So there are no memory windows: who has mapped a segment is not kept out by a table. The
-//!   equivalent is a region for each peer, revoked by deregistering it: the next one is another
-//!   segment. Without windows there is nothing to invalidate either.
+//!   equivalent is a domain for each peer with a region of its own, revoked by deregistering it.
+//!   Without windows there is nothing to invalidate either.
 //! * There are no completion queues without a ledger, and no events of a device or a port: the
 //!   memory of one machine does not go away.
 //!
 //! [`ConnectionEvent::TimeWaitExit`]: legato_verbs::ConnectionEvent::TimeWaitExit
 
+mod arena;
 mod completion;
 mod connect;
 mod connection;
@@ -75,6 +79,7 @@ pub use segment::{MESSAGE_LENGTH_MAX, RING_BYTES};
 use crate::table::Table;
 use crate::{ForeignMemory, Pollable};
 use alloc::vec::Vec;
+use arena::Arena;
 use hub::{Hub, Source};
 use legato_verbs::{
     AccessFlags, ConnectionRequest, Listener, MemoryRegion, ProtectionDomain, QueuePair, VerbsError,
@@ -84,11 +89,12 @@ use queue_pair::{Pair, Phase};
 use rustix::fd::BorrowedFd;
 
 /// Objects that belong to a protection domain.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct DomainUsers {
     regions: u32,
     queue_pairs: u32,
     shared_receive_queues: u32,
+    arena: Option<Arena>,
 }
 
 /// Verbs between processes of one user on one machine.

@@ -91,7 +91,10 @@ impl Provider for ShmProvider {
     ) -> Result<MemoryRegion, VerbsError> {
         let users = self.domains.get_mut(domain);
         let users = users.ok_or_else(|| unknown(domain))?;
-        let region = self.hub.regions.allocate(domain, length, access)?;
+        let region = self
+            .hub
+            .regions
+            .allocate(domain, &mut users.arena, length, access)?;
         users.regions += 1;
         Ok(region)
     }

@@ -1,5 +1,6 @@
 //! Memory regions of this provider.
 
+use super::arena::{Arena, Part};
 use super::keys::{KeyTable, REGIONS_MAX};
 use super::ring::Piece;
 use crate::memory::{self, Mapping, Writers};
@@ -16,8 +17,10 @@ pub const REGION_LENGTH_MAX: u64 = 1 << 46;
 enum Memory {
     /// Only this process can reach it.
     Private(Mapping),
-    /// Peers can be given the segment.
-    Shared { segment: OwnedFd, mapping: Mapping },
+    /// Peers can be given the segment, to read.
+    Read { segment: OwnedFd, mapping: Mapping },
+    /// Peers can be given the segment, to read and to change.
+    Changed(Part),
     /// Managed by somebody else in this process, from this virtual address on.
     Foreign(u64),
 }
@@ -39,7 +42,7 @@ impl Region {
     fn base(&self) -> u64 {
         match self.memory {
             Memory::Foreign(address) => address,
-            Memory::Private(_) | Memory::Shared { .. } => 0,
+            Memory::Private(_) | Memory::Read { .. } | Memory::Changed(_) => 0,
         }
     }
 
@@ -49,7 +52,9 @@ impl Region {
             return None;
         }
         match &self.memory {
-            Memory::Private(mapping) | Memory::Shared { mapping, .. } => mapping.at(offset, length),
+            Memory::Private(mapping)
+            | Memory::Read { mapping, .. }
+            | Memory::Changed(Part { mapping, .. }) => mapping.at(offset, length),
             Memory::Foreign(address) => {
                 let address = usize::try_from(address + offset).ok()?;
                 Some(core::ptr::with_exposed_provenance_mut(address))
@@ -63,6 +68,8 @@ impl Region {
 pub(super) struct Grant<'a> {
     pub(super) segment: BorrowedFd<'a>,
     pub(super) slot: u32,
+    /// Where the region begins in the segment.
+    pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) access: AccessFlags,
 }
@@ -115,22 +122,23 @@ impl Regions {
         self.keys.segment()
     }
 
+    /// The arena is the domain's.
     pub(super) fn allocate(
         &mut self,
         domain: ProtectionDomain,
+        arena: &mut Option<Arena>,
         length: u64,
         access: AccessFlags,
     ) -> Result<MemoryRegion, VerbsError> {
         check_length(length)?;
         let bytes = usize::try_from(length.next_multiple_of(legato_base::PAGE_SIZE as u64))
             .map_err(|_| limit("region length", length, REGION_LENGTH_MAX))?;
-        let memory = if is_remote(access) {
-            let writers = match is_changed_remotely(access) {
-                true => Writers::Everyone,
-                false => Writers::OwnerOnly,
-            };
+        let memory = if is_changed_remotely(access) {
+            Memory::Changed(Arena::take(arena, bytes)?)
+        } else if is_remote(access) {
+            let writers = Writers::OwnerOnly;
             let (segment, mapping) = memory::create_segment("legato-region", bytes, writers)?;
-            Memory::Shared { segment, mapping }
+            Memory::Read { segment, mapping }
         } else {
             Memory::Private(Mapping::private(bytes)?)
         };
@@ -189,7 +197,10 @@ impl Regions {
         })
     }
 
-    /// Revokes the key and gives the memory up. Returns the region's domain.
+    /// Revokes the key and gives the memory back to the system. Returns the region's domain.
+    ///
+    /// # Errors
+    /// If the system does not take it, the region stays, without a key for peers.
     pub(super) fn remove(&mut self, key: LocalKey) -> Result<ProtectionDomain, VerbsError> {
         let region = self.regions.get(&key.0);
         let region = region.ok_or(VerbsError::UnknownHandle("memory region"))?;
@@ -199,6 +210,10 @@ impl Regions {
         let (domain, slot) = (region.domain, region.slot);
         // Before the memory goes: whoever copies now looks again afterwards.
         self.keys.revoke(slot);
+        if let Memory::Changed(part) = &region.memory {
+            part.empty()?;
+        }
+        self.keys.give_back(slot);
         self.regions.remove(&key.0);
         Ok(domain)
     }
@@ -285,13 +300,16 @@ impl Regions {
         key: u32,
     ) -> Option<Grant<'_>> {
         let region = self.regions.get(&key)?;
-        let Memory::Shared { segment, .. } = &region.memory else {
-            return None;
+        let (segment, offset) = match &region.memory {
+            Memory::Read { segment, .. } => (segment.as_fd(), 0),
+            Memory::Changed(part) => (part.segment(), part.offset()),
+            Memory::Private(_) | Memory::Foreign(_) => return None,
         };
         let both = AccessFlags::from_bits(access.bits() & region.access.bits());
-        (region.domain == domain && is_remote(both)).then(|| Grant {
-            segment: segment.as_fd(),
+        (region.domain == domain && is_remote(both)).then_some(Grant {
+            segment,
             slot: region.slot,
+            offset,
             length: region.length,
             access: region.access,
         })

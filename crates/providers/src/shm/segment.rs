@@ -128,7 +128,7 @@ pub(crate) struct PeerSegment(pub(crate) Mapped);
 
 impl PeerSegment {
     pub(crate) fn map(segment: &OwnedFd) -> Result<Self, SegmentError> {
-        let mapping = memory::map_segment(segment, SEGMENT_BYTES, Protection::ReadOnly)?;
+        let mapping = memory::map_segment(segment, (0, SEGMENT_BYTES), Protection::ReadOnly)?;
         Ok(Self(Mapped(mapping)))
     }
 }

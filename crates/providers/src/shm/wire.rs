@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// "LGTS" in memory order.
 const MAGIC: u32 = 0x5354_474C;
 /// Changes with [`RawMessage`], the ring header, or the meaning of either.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -25,10 +25,11 @@ struct RawMessage {
     private_length: U32,
     access: U32,
     private: [u8; PRIVATE_DATA_MAX],
+    offset: U64,
 }
 
 pub(super) const MESSAGE_SIZE: usize = size_of::<RawMessage>();
-const _: () = assert!(MESSAGE_SIZE == 88);
+const _: () = assert!(MESSAGE_SIZE == 96);
 /// Magic and version stay where they are in every version.
 const PREFIX_SIZE: usize = 6;
 
@@ -98,6 +99,8 @@ pub(super) enum Message {
         key: u32,
         /// Where in the sender's key table the key stands while it is valid.
         slot: u32,
+        /// Where the region begins in the segment.
+        offset: u64,
         /// Bytes of the region.
         length: u64,
         access: AccessFlags,
@@ -124,25 +127,25 @@ impl Message {
             bytes: [0; PRIVATE_DATA_MAX],
             length: 0,
         };
-        let (kind, first, second, length, access, private) = match self {
-            Self::Hello(greeting) => {
-                let (first, second) = (greeting.queue_pair, greeting.generation);
-                (1, first, second, 0, 0, greeting.private)
-            }
-            Self::Accept(greeting) => {
-                let (first, second) = (greeting.queue_pair, greeting.generation);
-                (2, first, second, 0, 0, greeting.private)
-            }
-            Self::Reject { reason, private } => (3, reject_code(reason), 0, 0, 0, private),
-            Self::MapRequest { key } => (4, key, 0, 0, 0, empty),
+        let greeted = |greeting: Greeting| (greeting.queue_pair, greeting.generation);
+        let none = (0, 0, 0);
+        let (kind, (first, second), (offset, length, access), private) = match self {
+            Self::Hello(greeting) => (1, greeted(greeting), none, greeting.private),
+            Self::Accept(greeting) => (2, greeted(greeting), none, greeting.private),
+            Self::Reject { reason, private } => (3, (reject_code(reason), 0), none, private),
+            Self::MapRequest { key } => (4, (key, 0), none, empty),
             Self::MapReply {
                 key,
                 slot,
+                offset,
                 length,
                 access,
-            } => (5, key, slot, length, u32::from(access.bits()), empty),
-            Self::Wake => (6, 0, 0, 0, 0, empty),
-            Self::Revoked { key } => (7, key, 0, 0, 0, empty),
+            } => {
+                let memory = (offset, length, u32::from(access.bits()));
+                (5, (key, slot), memory, empty)
+            }
+            Self::Wake => (6, (0, 0), none, empty),
+            Self::Revoked { key } => (7, (key, 0), none, empty),
         };
         let raw = RawMessage {
             magic: MAGIC.into(),
@@ -154,6 +157,7 @@ impl Message {
             private_length: (private.length as u32).into(),
             access: access.into(),
             private: private.bytes,
+            offset: offset.into(),
         };
         zerocopy::transmute!(raw)
     }
@@ -193,6 +197,7 @@ impl Message {
             5 => Self::MapReply {
                 key: first,
                 slot: second,
+                offset: raw.offset.get(),
                 length: raw.length.get(),
                 access: u8::try_from(raw.access.get())
                     .ok()
@@ -254,6 +259,7 @@ mod tests {
             Message::MapReply {
                 key: 77,
                 slot: 5,
+                offset: 1 << 39,
                 length: 1 << 33,
                 access,
             },
@@ -265,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_version_2_stay_what_they_are() {
+    fn the_bytes_of_version_3_stay_what_they_are() {
         let bytes = Message::MapRequest { key: 0x0102_0304 }.to_bytes();
-        assert_eq!(&bytes[..12], b"LGTS\x02\x00\x04\x00\x04\x03\x02\x01");
+        assert_eq!(&bytes[..12], b"LGTS\x03\x00\x04\x00\x04\x03\x02\x01");
         assert!(bytes[12..].iter().all(|&byte| byte == 0));
     }
 
@@ -278,7 +284,7 @@ mod tests {
         other[4] = 1;
         assert_eq!(Message::parse(&other), Err(WireError::Version(1)));
         assert_eq!(Message::parse(&other[..7]), Err(WireError::Version(1)));
-        assert_eq!(Message::parse(&good[..87]), Err(WireError::Malformed));
+        assert_eq!(Message::parse(&good[..95]), Err(WireError::Malformed));
         assert_eq!(Message::parse(b"LGT"), Err(WireError::Malformed));
         let mut long = good;
         long[24] = PRIVATE_DATA_MAX as u8 + 1;
@@ -293,7 +299,7 @@ mod tests {
             for _ in 0..4 {
                 bytes[random.below(32) as usize] = random.next_u64() as u8;
             }
-            let _ = Message::parse(&bytes[..random.below(89) as usize]);
+            let _ = Message::parse(&bytes[..random.below(97) as usize]);
         }
     }
 }

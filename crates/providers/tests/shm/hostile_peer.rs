@@ -16,7 +16,7 @@ fn strangers_who_talk_garbage_are_dropped() {
     let open = SealFlags::empty();
     let shrink = SealFlags::SHRINK;
     let bad: [(&str, Vec<u8>, Vec<OwnedFd>); 8] = [
-        ("garbage", vec![0xA5; 88], vec![]),
+        ("garbage", vec![0xA5; 96], vec![]),
         ("one byte", vec![1], vec![]),
         ("too long", vec![b'L'; 5000], vec![]),
         ("no descriptors", message(HELLO, 0).to_vec(), vec![]),
@@ -125,7 +125,7 @@ fn a_message_with_a_wrong_length_touches_nothing() {
 #[test]
 fn control_messages_out_of_turn_end_the_connection() {
     for (what, bytes) in [
-        ("garbage", vec![7; 88]),
+        ("garbage", vec![7; 96]),
         ("a second hello", message(HELLO, 0).to_vec()),
         ("an answer to no question", message(MAP_REPLY, 1).to_vec()),
     ] {
@@ -146,7 +146,7 @@ fn one_hostile_peer_does_not_disturb_another_connection() {
         let hostile = Hostile::connect(&address);
         for _ in 0..random.below(4) {
             let mut bytes = message(random.below(9) as u16, 0);
-            bytes[random.below(88) as usize] = random.next_u64() as u8;
+            bytes[random.below(96) as usize] = random.next_u64() as u8;
             hostile.send(&bytes, &[]);
         }
         server.provider.progress(Time::from_nanos(1));

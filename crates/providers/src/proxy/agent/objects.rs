@@ -40,7 +40,7 @@ impl ProxyProvider {
         let (Answer::Region { key, address }, Some(segment)) = self.call(&call)? else {
             return Err(self.misspoke());
         };
-        match memory::map_segment(&segment, length, Protection::ReadWrite) {
+        match memory::map_segment(&segment, (0, length), Protection::ReadWrite) {
             Ok(mapping) => Ok((id, (key, address), mapping)),
             Err(_) => {
                 // Nobody has its name, so it goes.

@@ -37,10 +37,10 @@ pub(crate) const SEND: u64 = 0;
 pub(crate) const SEND_WITH_IMMEDIATE: u64 = 1;
 pub(crate) const WRITTEN_WITH_IMMEDIATE: u64 = 2;
 
-pub(crate) fn message(kind: u16, first: u32) -> [u8; 88] {
-    let mut bytes = [0; 88];
+pub(crate) fn message(kind: u16, first: u32) -> [u8; 96] {
+    let mut bytes = [0; 96];
     bytes[..4].copy_from_slice(b"LGTS");
-    bytes[4..6].copy_from_slice(&2_u16.to_le_bytes());
+    bytes[4..6].copy_from_slice(&3_u16.to_le_bytes());
     bytes[6..8].copy_from_slice(&kind.to_le_bytes());
     bytes[8..12].copy_from_slice(&first.to_le_bytes());
     bytes
@@ -104,11 +104,11 @@ impl Hostile {
 
     /// The kind of the next message, or `None` at the end of file.
     pub(crate) fn received(&self) -> Option<u16> {
-        let mut bytes = [0; 88];
+        let mut bytes = [0; 96];
         let received = recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT);
         assert_ne!(received, Err(Errno::AGAIN), "no answer and no end");
         let (_, length) = received.ok()?;
-        (length == 88).then(|| u16::from_le_bytes([bytes[6], bytes[7]]))
+        (length == 96).then(|| u16::from_le_bytes([bytes[6], bytes[7]]))
     }
 }
 

@@ -1,0 +1,55 @@
+//! Memory nodes that have little: descriptors, or memory.
+
+use crate::harness::{Node, Run, sized, test_program};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::fs;
+
+/// Lets a node that runs have no more of something.
+fn limit(node: &Node, of: Resource, most: u64) {
+    let pid = Pid::from_raw(node.process().pid);
+    let limit = Rlimit {
+        current: Some(most),
+        maximum: Some(most),
+    };
+    prlimit(pid, of, limit).unwrap();
+}
+
+/// A program with much more far memory than cache, all of which it finds as it wrote it.
+fn fill(nodes: &[&Node], bytes: &str) {
+    let addresses: Vec<_> = nodes.iter().map(|node| node.address.as_str()).collect();
+    let run = Run::far(test_program("pattern"))
+        .arguments(["--bytes", bytes, "--operations", "1000"])
+        .arguments(["--seed", "1", "--phase", "touch"])
+        .option("--nodes", &addresses.join(","))
+        .cache_mib(16)
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+    assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+}
+
+/// Wrong: each extent of 8 MiB took one of the node's descriptors, and without one more the node was given up
+/// and all pages there were lost.
+#[test]
+fn descriptors_do_not_limit_the_memory_of_a_node() {
+    let node = Node::start(sized("2GiB", "256MiB"));
+    limit(
+        &node,
+        Resource::Nofile,
+        node.process().descriptors() as u64 + 8,
+    );
+    fill(&[&node], sized("1GiB", "160MiB"));
+}
+
+/// Wrong: a node whose system gave no more memory was given up, and all pages there were lost.
+#[test]
+fn a_node_without_more_memory_keeps_what_it_has() {
+    let little = Node::start("1GiB");
+    let other = Node::start("1GiB");
+    let path = format!("/proc/{}/statm", little.process().pid);
+    let statm = fs::read_to_string(path).unwrap();
+    let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+    // Three extents, and what a client takes besides.
+    limit(&little, Resource::As, pages * 4096 + (32 << 20));
+    fill(&[&little, &other], sized("512MiB", "160MiB"));
+}
