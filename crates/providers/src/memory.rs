@@ -185,9 +185,6 @@ pub(crate) fn create_segment(
     let mapping = Mapping::shared(&segment, (0, length), Protection::ReadWrite)?;
     let mut seals = SIZE_SEALS;
     match writers {
-        // A page is charged to whoever touches it first: memory that peers write would count as
-        // theirs, against a limit that their control group has. And want of memory is better told
-        // now than by a signal at some later touch.
         Writers::Everyone => back(&segment, 0, length as u64)?,
         // Only mappings that exist already may write (Linux 5.1): ours.
         Writers::OwnerOnly => seals |= SealFlags::FUTURE_WRITE,
@@ -213,7 +210,9 @@ fn sized_segment(name: &'static str, length: u64) -> Result<OwnedFd, VerbsError>
     Ok(segment)
 }
 
-/// Gives a part of a segment its memory.
+/// Gives a part of a segment its memory. A page is charged to whoever touches it first: memory that peers
+/// write would count as theirs, against a limit that their control group has. And want of memory is
+/// better told now than by a signal at some later touch.
 pub(crate) fn back(segment: impl AsFd, offset: u64, length: u64) -> Result<(), VerbsError> {
     fs::fallocate(segment, FallocateFlags::empty(), offset, length).map_err(system("fallocate"))
 }

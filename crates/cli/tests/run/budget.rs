@@ -192,7 +192,7 @@ fn m59_a_hard_limit_a_little_above_the_cache_is_never_hit() {
         before.set(group.limit_hits());
         let run = Run::far("sh")
             .arguments(["-c", &lines])
-            .option("--nodes", &node.address)
+            .at(&[&node])
             .cache_mib(64)
             .inside(&group)
             .finish()

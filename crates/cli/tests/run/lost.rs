@@ -9,11 +9,10 @@ use std::os::unix::fs::FileExt as _;
 const PAGES: u64 = 128 * 256;
 
 fn holding(nodes: &[&Node], catch: bool) -> Running {
-    let addresses: Vec<_> = nodes.iter().map(|node| node.address.as_str()).collect();
     let run = Run::far(test_program("hold"))
         .arguments(["--bytes", "128MiB"])
         .arguments(catch.then_some("--catch-sigbus"))
-        .option("--nodes", &addresses.join(","))
+        .at(nodes)
         .cache_mib(64)
         .start();
     run.wait_for_far_pages(64);
@@ -144,7 +143,7 @@ fn a_node_that_is_lost_idle_harms_nothing() {
     let mut node = Node::start("256MiB");
     let mut run = Run::far(test_program("hold"))
         .arguments(["--bytes", "16MiB"])
-        .option("--nodes", &node.address)
+        .at(&[&node])
         .cache_mib(64)
         .start();
     run.wait_for_output("ready");

@@ -124,7 +124,7 @@ fn m23_without_poison_a_lost_page_ends_the_program() {
     let mut run = Run::far(test_program("hold"))
         .arguments(["--bytes", "128MiB"])
         .environment("LEGATO_MASK_FEATURES", "poison")
-        .option("--nodes", &node.address)
+        .at(&[&node])
         .cache_mib(64)
         .start();
     run.wait_for_far_pages(64);

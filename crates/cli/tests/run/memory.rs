@@ -123,7 +123,7 @@ fn m06_a_page_under_write_back_has_its_newest_content() {
     let mut run = Run::far(test_program("scan"))
         .arguments(["--bytes", sized("80MiB", "20MiB"), "--order", "random"])
         .arguments(["--rounds", "10", "--write", "100"])
-        .option("--nodes", &node.address)
+        .at(&[&node])
         .cache_mib(sized(64, 16))
         .start();
     stutter(&node, &mut run, Duration::from_millis(20));
@@ -137,7 +137,7 @@ fn m08_a_slow_node_slows_the_program_and_never_lets_it_past_the_limit() {
     crate::limit::expect_within(64 * MIB, || {
         let mut run = Run::far(test_program("fill"))
             .arguments(["--bytes", "512MiB", "--threads", "2", "--rounds", "2"])
-            .option("--nodes", &node.address)
+            .at(&[&node])
             .cache_mib(64)
             .watched_closely()
             .start();

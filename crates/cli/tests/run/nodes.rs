@@ -16,11 +16,10 @@ fn limit(node: &Node, of: Resource, most: u64) {
 
 /// A program with much more far memory than cache, all of which it finds as it wrote it.
 fn fill(nodes: &[&Node], bytes: &str) {
-    let addresses: Vec<_> = nodes.iter().map(|node| node.address.as_str()).collect();
     let run = Run::far(test_program("pattern"))
         .arguments(["--bytes", bytes, "--operations", "1000"])
         .arguments(["--seed", "1", "--phase", "touch"])
-        .option("--nodes", &addresses.join(","))
+        .at(nodes)
         .cache_mib(16)
         .finish()
         .expect_code(0)

@@ -338,7 +338,7 @@ fn returns_to_where_it_began(case: &str, rounds: &str, (bytes, cache_mib): (&str
             "--case", case, "--alone", "--bytes", bytes, "--rounds", rounds,
         ])
         .arguments(["--expect-evicted"])
-        .option("--nodes", &node.address)
+        .at(&[&node])
         .cache_mib(cache_mib)
         .start();
     run.wait_for_output("ready\n");

@@ -68,7 +68,7 @@ impl Case {
         };
         let run = run
             .arguments(["--bytes", &format!("{MIB}MiB"), "--again"])
-            .option("--nodes", &node.address)
+            .at(&[&node])
             .cache_mib(8);
         let run = match carrier {
             Carrier::SecondHand => run.environment("LEGATO_PROXY", "1"),

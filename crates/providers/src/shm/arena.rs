@@ -43,9 +43,7 @@ impl Arena {
         })
     }
 
-    /// Memory of zeros, which is there: want of it is better told now than by a signal at some later
-    /// touch. A page is charged to whoever touches it first, and that is this process, not a peer with a
-    /// limit of its own.
+    /// Memory of zeros, which is there.
     pub(super) fn take(arena: &mut Option<Self>, length: usize) -> Result<Part, VerbsError> {
         let bytes = length as u64;
         match arena {

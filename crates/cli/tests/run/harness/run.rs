@@ -3,6 +3,7 @@
 use super::capture::Capture;
 use super::cgroup::Cgroup;
 use super::hosts::Host;
+use super::node::Node;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
 use super::watchdog::{LOOK, watch};
@@ -109,6 +110,12 @@ impl Run {
 
     pub(crate) fn memory_mib(self, size: u64) -> Self {
         self.option("--memory", &format!("{size}MiB"))
+    }
+
+    /// With its far memory at these nodes.
+    pub(crate) fn at(self, nodes: &[&Node]) -> Self {
+        let addresses: Vec<_> = nodes.iter().map(|node| node.address.as_str()).collect();
+        self.option("--nodes", &addresses.join(","))
     }
 
     /// With the summary on standard error.

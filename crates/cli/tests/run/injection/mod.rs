@@ -219,7 +219,7 @@ fn an_agent_that_misses_a_node_leaves_the_memory_as_it_was() {
         .arguments([fill.as_os_str()])
         .arguments(["--bytes", "192MiB", "--threads", "3", "--rounds", "6"])
         .cache_mib(16)
-        .option("--nodes", &format!("{},{}", kept.address, lost.address))
+        .at(&[&kept, &lost])
         .start();
     run.wait_for_output("begun");
     lost.kill();
