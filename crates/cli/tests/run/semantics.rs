@@ -407,6 +407,18 @@ fn m20_locked_populated_and_protected_pages() {
     ]);
 }
 
+/// Lost: the program. Nothing of it was taken charge of while it was protected, so nothing could leave.
+#[test]
+fn m20_memory_that_is_read_only_when_it_is_found_leaves() {
+    for mask in ["", "move"] {
+        cases(&["protected-as-soon-as-written"])
+            .environment("LEGATO_MASK_FEATURES", mask)
+            .finish()
+            .expect_code(0)
+            .expect_far_pages();
+    }
+}
+
 /// With ENOMEM, at once, on far memory.
 #[test]
 fn m20_locking_all_memory_is_answered() {

@@ -1,5 +1,8 @@
-//! Which of the program's mappings may go far: private, anonymous, writable, not executable, not
+//! Which of the program's mappings may go far: private, anonymous, readable, not executable, not
 //! the main stack, and not the agent's own. Parsed from `/proc/PID/maps` (proc_pid_maps(5)).
+//!
+//! What is read only now may stay so for as long as the program runs, or until other memory has left: its
+//! pages leave by copy.
 
 use super::mappings::mapping_of;
 use crate::PageRange;
@@ -106,7 +109,7 @@ pub(super) fn eligible_mappings(maps: &str, own: &[PageRange]) -> impl Iterator<
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Eligible,
-    /// Anonymous, but not to be written now: it may become eligible, and may be registered.
+    /// Anonymous, but not to be read now: it may become eligible, and may be registered.
     Protected,
     Other,
 }
@@ -163,8 +166,8 @@ fn parse(line: &str) -> Option<(PageRange, Kind)> {
     let anonymous =
         inode == "0" && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"));
     let kind = match permissions {
-        "rw-p" if anonymous => Kind::Eligible,
-        "---p" | "r--p" | "-w-p" if anonymous => Kind::Protected,
+        "rw-p" | "r--p" if anonymous => Kind::Eligible,
+        "---p" | "-w-p" if anonymous => Kind::Protected,
         _ => Kind::Other,
     };
     Some((mapping_of(line)?, kind))
@@ -183,6 +186,8 @@ mod tests {
 7f3000000000-7f3000400000 rw-p 00000000 fe:00 123                        /usr/lib/libc.so.6
 7f4000000000-7f4000400000 rwxp 00000000 00:00 0
 7f5000000000-7f5000400000 rw-p 00000000 00:00 0
+7f6000000000-7f6000400000 r--p 00000000 00:00 0
+7f7000000000-7f7000004000 r--p 00000000 00:00 0                          [vvar]
 7ffc00000000-7ffc00100000 rw-p 00000000 00:00 0                          [stack]
 ";
 
@@ -200,6 +205,7 @@ mod tests {
                 at(0x55d0_c8a0_0000, 0x55d0_c8a4_0000),
                 at(0x7f00_0000_0000, 0x7f00_0040_0000),
                 at(0x7f00_0040_0000, 0x7f00_0040_1000),
+                at(0x7f60_0000_0000, 0x7f60_0040_0000),
             ]
         );
     }

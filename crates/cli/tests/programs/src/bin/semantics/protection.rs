@@ -16,6 +16,7 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("populate", populate),
     ("protect-and-repair", protect_and_repair),
     ("protected-pages-leave", protected_pages_leave),
+    ("protected-as-soon-as-written", protected_as_soon_as_written),
     ("generated-code", generated_code),
     ("guard-pages", guard_pages),
 ];
@@ -247,6 +248,27 @@ fn protected_pages_leave(ground: &Ground) -> Result<Outcome, Failure> {
     fill(&region, 2);
     ground.evict(&region)?;
     check(&region, 2)?;
+    Ok(Outcome::Passed)
+}
+
+/// Most of it is read only whenever somebody looks for what could leave.
+fn protected_as_soon_as_written(_: &Ground) -> Result<Outcome, Failure> {
+    let mut parts = Vec::new();
+    for version in 1..=64 {
+        let part = Arena::new(256)?;
+        fill(&part, version);
+        part.protect(libc::PROT_READ)?;
+        parts.push((part, version));
+    }
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    for (part, version) in &parts {
+        check(part, *version)?;
+        part.protect(both)?;
+        fill(part, 100 + version);
+    }
+    for (part, version) in &parts {
+        check(part, 100 + version)?;
+    }
     Ok(Outcome::Passed)
 }
 
