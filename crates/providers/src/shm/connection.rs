@@ -1,24 +1,24 @@
 //! An established connection: the socket, the rings, and the peer's segments.
 
+use super::control::Control;
 use super::envelope::Envelope;
 use super::hub::Hub;
 use super::keys::PeerKeys;
 use super::one_sided::Bytes;
-use super::region::{Regions, is_changed_remotely};
+use super::region::Regions;
 use super::ring::{Link, Malformed, Piece};
 use super::segment::{OwnSegment, PeerSegment};
 use super::shared_receive::PostedReceive;
 use super::socket::{self, Packet};
 use super::wire::{Greeting, Message};
-use crate::memory::{self, Mapping, Protection, SegmentError};
-use alloc::collections::{BTreeMap, BTreeSet};
+use crate::memory::{Mapping, SegmentError};
+use alloc::collections::BTreeMap;
 use legato_base::Time;
 use legato_verbs::{
     AccessFlags, CompletionStatus, ProtectionDomain, QueuePairNumber, ScatterGatherEntry,
     VerbsError,
 };
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 
 /// A peer's region, mapped: as many bytes as the region has.
 #[derive(Debug)]
@@ -41,9 +41,7 @@ pub(super) struct Connection {
     pub(super) peer: QueuePairNumber,
     pub(super) keys: PeerKeys,
     pub(super) segments: BTreeMap<u32, RemoteSegment>,
-    asked_for: Option<u32>,
-    /// Keys whose segments the peer was given.
-    granted: BTreeSet<u32>,
+    pub(super) control: Control,
 }
 
 /// What became of an attempt to execute a request.
@@ -57,16 +55,6 @@ pub(super) enum Step {
     Fault(CompletionStatus),
     /// The peer's segment holds what cannot be.
     Malformed,
-}
-
-/// Why a peer's control message ends the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ControlFault {
-    /// It asked for a key that it may not have.
-    Refused,
-    Malformed,
-    /// This side lacks the memory to map what came.
-    Unmappable,
 }
 
 /// What a peer sent when it introduced itself.
@@ -99,8 +87,7 @@ impl Connection {
             peer: peer.queue_pair,
             keys: peer.keys,
             segments: BTreeMap::new(),
-            asked_for: None,
-            granted: BTreeSet::new(),
+            control: Control::default(),
         }
     }
 
@@ -112,18 +99,6 @@ impl Connection {
     /// A peer's segment, if it is mapped.
     pub(super) fn segment(&self, key: u32) -> Option<&Mapping> {
         self.segments.get(&key).map(|segment| &segment.mapping)
-    }
-
-    pub(super) fn is_asking(&self) -> bool {
-        self.asked_for.is_some()
-    }
-
-    pub(super) fn ask_for(&mut self, key: u32) {
-        if self.asked_for.is_none() {
-            let asked = socket::send(&self.socket, &Message::MapRequest { key }.to_bytes(), &[]);
-            // With the socket full the next turn asks again.
-            self.asked_for = asked.is_ok().then_some(key);
-        }
     }
 
     /// Puts a message into the ring if there is space. Of one that was written elsewhere, `bytes`
@@ -177,96 +152,6 @@ impl Connection {
             // If the socket is full the peer has something to read, and wakes from that.
             let _ = socket::send(&self.socket, &Message::Wake.to_bytes(), &[]);
         }
-    }
-
-    /// A key of ours is no longer valid. The key table says so already; this is for the memory.
-    pub(super) fn revoke(&mut self, key: u32) {
-        if self.granted.remove(&key) {
-            let _ = socket::send(&self.socket, &Message::Revoked { key }.to_bytes(), &[]);
-        }
-    }
-
-    pub(super) fn handle_packet(
-        &mut self,
-        regions: &Regions,
-        (domain, access): (ProtectionDomain, AccessFlags),
-        packet: Packet,
-    ) -> Result<(), ControlFault> {
-        match Message::parse(packet.bytes()).map_err(|_| ControlFault::Malformed)? {
-            Message::MapRequest { key } => self.grant(regions, (domain, access), key),
-            Message::MapReply {
-                key,
-                slot,
-                offset,
-                length,
-                access,
-            } => {
-                if self.asked_for.take() != Some(key) {
-                    return Err(ControlFault::Malformed);
-                }
-                let [segment] = packet.into_descriptors().ok_or(ControlFault::Malformed)?;
-                self.map(key, (&segment, offset, length), (slot, access))
-            }
-            Message::Revoked { key } => {
-                self.segments.remove(&key);
-                Ok(())
-            }
-            Message::Wake => Ok(()),
-            Message::Hello(_) | Message::Accept(_) | Message::Reject { .. } => {
-                Err(ControlFault::Malformed)
-            }
-        }
-    }
-
-    fn grant(
-        &mut self,
-        regions: &Regions,
-        (domain, access): (ProtectionDomain, AccessFlags),
-        key: u32,
-    ) -> Result<(), ControlFault> {
-        let grant = regions.grant(domain, access, key);
-        let grant = grant.ok_or(ControlFault::Refused)?;
-        let reply = Message::MapReply {
-            key,
-            slot: grant.slot,
-            offset: grant.offset,
-            length: grant.length,
-            access: grant.access,
-        };
-        match socket::send(&self.socket, &reply.to_bytes(), &[grant.segment]) {
-            Ok(()) => {
-                self.granted.insert(key);
-                Ok(())
-            }
-            // It is gone; the end of file says so.
-            Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
-            // It asks and does not read: an honest peer has one question open at a time.
-            Err(_) => Err(ControlFault::Malformed),
-        }
-    }
-
-    fn map(
-        &mut self,
-        key: u32,
-        (segment, offset, length): (&OwnedFd, u64, u64),
-        (slot, access): (u32, AccessFlags),
-    ) -> Result<(), ControlFault> {
-        let protection = match is_changed_remotely(access) {
-            true => Protection::ReadWrite,
-            false => Protection::ReadOnly,
-        };
-        let mapping = memory::map_segment(segment, (offset, length), protection);
-        let mapping = mapping.map_err(|error| match error {
-            SegmentError::Untrusted => ControlFault::Malformed,
-            SegmentError::Unmappable => ControlFault::Unmappable,
-        })?;
-        let segment = RemoteSegment {
-            mapping,
-            access,
-            slot,
-        };
-        self.segments.insert(key, segment);
-        Ok(())
     }
 }
 

@@ -1,20 +1,16 @@
 //! Traffic of an established queue pair.
 
-use super::connection::{Connection, ControlFault, Step};
+use super::connection::{Connection, Step};
 use super::ending::Failure;
 use super::envelope::{Envelope, Kind};
 use super::hub::Hub;
 use super::queue_pair::{Pair, Phase};
 use super::ring::{LinkState, Malformed};
-use super::socket::{self, Received};
 use legato_base::Time;
 use legato_verbs::{AccessFlags, AsyncEvent, CompletionKind, CompletionStatus, QueuePairState};
 
-/// Control messages of one connection handled in a turn; the others keep till the next.
-const PACKETS_PER_TURN: usize = 64;
-
 impl Pair {
-    fn connection(&mut self) -> Option<&mut Connection> {
+    pub(super) fn connection(&mut self) -> Option<&mut Connection> {
         match &mut self.phase {
             Phase::Established(connection) => Some(connection),
             Phase::Unconnected | Phase::Connecting(_) => None,
@@ -48,6 +44,7 @@ impl Pair {
         if sent && let Some(connection) = self.connection() {
             connection.wake(hub);
         }
+        self.tell(hub);
     }
 
     fn execute_next(&mut self, hub: &Hub) -> Step {
@@ -114,7 +111,7 @@ impl Pair {
     }
 
     /// Completes what the peer has delivered, and fails what it has refused.
-    fn collect_answers(&mut self, hub: &mut Hub) -> Result<(), Malformed> {
+    pub(super) fn collect_answers(&mut self, hub: &mut Hub) -> Result<(), Malformed> {
         let Some(connection) = self.connection() else {
             return Ok(());
         };
@@ -259,60 +256,15 @@ impl Pair {
             Phase::Unconnected => self.overdue.unwrap_or(Time::NEVER),
             Phase::Connecting(connecting) => connecting.next_turn(),
             Phase::Established(connection) => {
+                let told = connection.control.next_turn();
                 let Some(since) = connection.not_ready_since else {
-                    return Time::NEVER;
+                    return told;
                 };
                 // If it cannot be known the next turn ends the connection.
                 let deadline = self.not_ready_deadline(since);
-                deadline.map_or(Time::ZERO, |deadline| deadline.unwrap_or(Time::NEVER))
+                let deadline = deadline.map_or(Time::ZERO, |at| at.unwrap_or(Time::NEVER));
+                deadline.min(told)
             }
-        }
-    }
-
-    /// Handles what came on the socket of an established connection.
-    pub(super) fn handle_socket(&mut self, hub: &mut Hub) {
-        for _ in 0..PACKETS_PER_TURN {
-            let Phase::Established(connection) = &mut self.phase else {
-                return;
-            };
-            let packet = match socket::receive(&connection.socket) {
-                Received::Packet(packet) => packet,
-                Received::Nothing => return,
-                Received::TooMuch => return self.malformed(hub),
-                Received::Closed => return self.handle_end(hub),
-            };
-            let access = self.attributes.access_flags.unwrap_or_default();
-            let allowed = (self.init.domain, access);
-            match connection.handle_packet(&hub.regions, allowed, packet) {
-                Ok(()) => self.execute(hub),
-                Err(ControlFault::Malformed) => self.malformed(hub),
-                Err(ControlFault::Refused) => {
-                    let failure = Failure {
-                        link: LinkState::AccessRefused,
-                        ..Failure::with(AsyncEvent::QueuePairAccessError)
-                    };
-                    self.enter_error(hub, failure);
-                }
-                Err(ControlFault::Unmappable) => {
-                    let status = CompletionStatus::LocalQueuePairOperation;
-                    self.enter_error(hub, Failure::of_send(status));
-                }
-            }
-        }
-    }
-
-    /// The socket is at its end: the peer closed it, or died.
-    fn handle_end(&mut self, hub: &mut Hub) {
-        let Phase::Established(connection) = &self.phase else {
-            return;
-        };
-        let state = connection.link.peer_state().unwrap_or(LinkState::Closed);
-        // What it had acknowledged before is still true.
-        if self.collect_answers(hub).is_err() {
-            return self.malformed(hub);
-        }
-        if self.state != QueuePairState::Error {
-            self.peer_gone(hub, state);
         }
     }
 

@@ -162,7 +162,7 @@ impl Pair {
     /// The peer closed the connection in `state`, or died.
     pub(super) fn peer_gone(&mut self, hub: &mut Hub, state: LinkState) {
         let asking = match &self.phase {
-            Phase::Established(connection) => connection.is_asking(),
+            Phase::Established(connection) => connection.control.is_asking(),
             Phase::Unconnected | Phase::Connecting(_) => false,
         };
         let refused = state == LinkState::AccessRefused && asking && self.started == 0;

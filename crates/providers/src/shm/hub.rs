@@ -86,6 +86,7 @@ pub(super) struct Poller {
     token_last: u64,
 }
 
+const WANTED: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
 /// Sockets looked at in one turn; the others keep till the next.
 pub(super) const READY_MAX: usize = 32;
 
@@ -106,8 +107,7 @@ impl Poller {
     pub(super) fn add(&mut self, socket: impl AsFd, source: Source) -> Result<u64, VerbsError> {
         let token = self.token_last + 1;
         let data = epoll::EventData::new_u64(token);
-        let wanted = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        epoll::add(&self.epoll, socket, data, wanted).map_err(system("epoll_ctl"))?;
+        epoll::add(&self.epoll, socket, data, WANTED).map_err(system("epoll_ctl"))?;
         self.token_last = token;
         self.sources.insert(token, source);
         Ok(token)
@@ -115,6 +115,17 @@ impl Poller {
 
     pub(super) fn change(&mut self, token: u64, source: Source) {
         self.sources.insert(token, source);
+    }
+
+    /// Whether it is also of interest that the socket takes more.
+    pub(super) fn watch(&self, socket: impl AsFd, token: u64, is_full: bool) {
+        let wanted = match is_full {
+            true => WANTED | epoll::EventFlags::OUT,
+            false => WANTED,
+        };
+        let data = epoll::EventData::new_u64(token);
+        // Of a socket that is there already the kernel needs no memory.
+        let _ = epoll::modify(&self.epoll, socket, data, wanted);
     }
 
     /// To be called before the socket is closed.

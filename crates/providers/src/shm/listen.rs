@@ -20,6 +20,8 @@ use rustix::fd::{AsFd, OwnedFd};
 
 /// Peers that can wait at a time, introduced or not. Further ones are dropped.
 pub const WAITING_PEERS_MAX: usize = 1024;
+/// Peers let in in a turn; the others keep till the next, in the kernel's backlog.
+const ACCEPTED_PER_TURN: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Listening {
@@ -76,8 +78,9 @@ impl ShmProvider {
     }
 
     pub(super) fn stop_listening(&mut self, listener: Listener) -> Result<(), VerbsError> {
-        // Those still in the kernel's backlog are told as well, instead of finding an end of file.
-        self.accept_all(listener);
+        // Those still in the kernel's backlog are told as well, instead of finding an end of file. Not those
+        // who come meanwhile: there may be no end of them.
+        self.let_in(listener, socket::BACKLOG as usize + 1);
         let closed = self.listeners.remove(listener);
         let closed = closed.ok_or_else(|| unknown(listener))?;
         self.hub.poller.remove(closed.socket.socket(), closed.token);
@@ -106,9 +109,14 @@ impl ShmProvider {
         });
     }
 
-    pub(super) fn accept_all(&mut self, listener: Listener) {
-        while let Some(listening) = self.listeners.get(listener) {
-            let Some(socket) = listening.socket.accept() else {
+    pub(super) fn accept_some(&mut self, listener: Listener) {
+        self.let_in(listener, ACCEPTED_PER_TURN);
+    }
+
+    fn let_in(&mut self, listener: Listener, most: usize) {
+        for _ in 0..most {
+            let listening = self.listeners.get(listener);
+            let Some(socket) = listening.and_then(|listening| listening.socket.accept()) else {
                 return;
             };
             if !socket::is_trusted(&socket) {

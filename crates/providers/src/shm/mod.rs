@@ -40,6 +40,7 @@ mod arena;
 mod completion;
 mod connect;
 mod connection;
+mod control;
 mod create;
 mod data;
 mod ending;
@@ -142,7 +143,7 @@ impl ShmProvider {
         for token in self.hub.poller.ready() {
             match self.hub.poller.source(token) {
                 None => {}
-                Some(Source::Listener(listener)) => self.accept_all(listener),
+                Some(Source::Listener(listener)) => self.accept_some(listener),
                 Some(Source::Inbound(request)) => self.handle_inbound(request),
                 Some(Source::QueuePair(handle)) => {
                     if let Some(pair) = self.queue_pairs.get_mut(handle) {
@@ -162,6 +163,7 @@ impl ShmProvider {
             pair.start_deadline(self.hub.now);
             pair.progress_connecting(&mut self.hub);
             pair.progress_unreachable(&mut self.hub);
+            pair.progress_control(&mut self.hub);
         }
     }
 }

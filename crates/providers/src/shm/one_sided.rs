@@ -234,7 +234,7 @@ impl Connection {
         }
         let key = request.remote.key.0;
         let Some(segment) = self.segments.get(&key) else {
-            self.ask_for(key);
+            self.control.ask_for(key);
             return Step::Wait;
         };
         let length = u64::from(request.length);

@@ -105,9 +105,7 @@ impl Provider for ShmProvider {
             users.regions -= 1;
         }
         for pair in self.queue_pairs.iter_mut() {
-            if let Phase::Established(connection) = &mut pair.phase {
-                connection.revoke(region.remote_key.0);
-            }
+            pair.revoke(&mut self.hub, region.remote_key.0);
         }
         Ok(())
     }

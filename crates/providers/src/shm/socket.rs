@@ -2,11 +2,12 @@
 
 use super::wire::MESSAGE_SIZE;
 use crate::memory::system;
+use alloc::format;
 use alloc::string::String;
 use core::mem::MaybeUninit;
 use legato_verbs::VerbsError;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs;
+use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{self, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -17,7 +18,7 @@ use rustix::net::{
 /// Descriptors that a message can carry.
 pub(super) const DESCRIPTORS_MAX: usize = 2;
 /// Peers that can wait for `accept(2)`; the kernel makes further ones try again.
-const BACKLOG: i32 = 128;
+pub(super) const BACKLOG: i32 = 128;
 
 /// A name from [`legato_verbs::Address::Shm`] as the system wants it.
 pub(super) fn socket_address(name: &str) -> Result<SocketAddrUnix, VerbsError> {
@@ -158,7 +159,7 @@ impl ListeningSocket {
         match net::bind(&socket, &address) {
             Ok(()) => {}
             Err(Errno::ADDRINUSE) if !name.starts_with('@') => {
-                remove_if_stale(name, &address)?;
+                remove_if_stale(name)?;
                 net::bind(&socket, &address).map_err(bind_error)?;
             }
             Err(errno) => return Err(bind_error(errno)),
@@ -213,15 +214,76 @@ fn bind_error(errno: Errno) -> VerbsError {
 }
 
 /// Removes what a dead process left behind. Nobody listens on a socket that refuses to connect.
-fn remove_if_stale(name: &str, address: &SocketAddrUnix) -> Result<(), VerbsError> {
-    let status = fs::lstat(name).map_err(system("lstat"))?;
+fn remove_if_stale(name: &str) -> Result<(), VerbsError> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = match fs::open(name, flags, Mode::empty()) {
+        Ok(found) => found,
+        // Another has removed it.
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(bind_error(errno)),
+    };
+    let status = fs::fstat(&found).map_err(system("fstat"))?;
     // Connecting to a plain file is refused as well, and that must not be deleted.
     if fs::FileType::from_raw_mode(status.st_mode) != fs::FileType::Socket {
         return Err(VerbsError::AddressInUse);
     }
-    match net::connect(new_socket()?, address) {
-        Err(Errno::CONNREFUSED) => fs::unlink(name).map_err(bind_error),
+    // To this one, whatever has the name by now.
+    let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let address = SocketAddrUnix::new(itself).map_err(system("connect"))?;
+    match net::connect(new_socket()?, &address) {
+        Err(Errno::CONNREFUSED) => remove_dead(name, &found),
         Err(Errno::ACCESS | Errno::PERM) => Err(VerbsError::PermissionDenied),
         _ => Err(VerbsError::AddressInUse),
+    }
+}
+
+/// Removes `dead` from its name. Another may have done so meanwhile, and listen there: unlink(2) does not
+/// look at what it removes, so what has the name is moved away and looked at first. As long as `dead` is
+/// open no other file has its number.
+fn remove_dead(name: &str, dead: &OwnedFd) -> Result<(), VerbsError> {
+    let aside = format!("{name}.{}", rustix::process::getpid().as_raw_nonzero());
+    match fs::rename(name, &aside) {
+        Err(Errno::NOENT) => return Ok(()),
+        moved => moved.map_err(bind_error)?,
+    }
+    let (moved, dead) = (fs::lstat(&aside), fs::fstat(dead));
+    let is_dead = moved.is_ok_and(|moved| {
+        dead.is_ok_and(|dead| (dead.st_dev, dead.st_ino) == (moved.st_dev, moved.st_ino))
+    });
+    if is_dead {
+        return fs::unlink(&aside).map_err(bind_error);
+    }
+    fs::renameat_with(fs::CWD, &aside, fs::CWD, name, RenameFlags::NOREPLACE)
+        .map_err(bind_error)?;
+    Err(VerbsError::AddressInUse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::read_dir;
+
+    /// Two start at the place of one that is dead.
+    #[test]
+    fn who_has_taken_a_stale_name_meanwhile_keeps_it() {
+        let directory = format!("legato-{}-stale", std::process::id());
+        let directory = std::env::temp_dir().join(directory);
+        std::fs::create_dir(&directory).unwrap();
+        let name = directory.join("node.sock");
+        let name = name.to_str().unwrap();
+        let address = socket_address(name).unwrap();
+        let dead = new_socket().unwrap();
+        net::bind(&dead, &address).unwrap();
+        drop(dead);
+        let dead = fs::open(name, OFlags::PATH, Mode::empty()).unwrap();
+
+        let live = ListeningSocket::bind(name).unwrap();
+        assert_eq!(remove_dead(name, &dead), Err(VerbsError::AddressInUse));
+        net::connect(new_socket().unwrap(), &address).unwrap();
+        assert_eq!(read_dir(&directory).unwrap().count(), 1);
+        drop(live);
+        assert_eq!(remove_dead(name, &dead), Ok(()));
+        assert_eq!(read_dir(&directory).unwrap().count(), 0);
+        std::fs::remove_dir(&directory).unwrap();
     }
 }

@@ -84,6 +84,22 @@ fn a_stranger_who_says_nothing_is_dropped_in_time() {
     assert_eq!(hostile.received(), None);
 }
 
+/// While one is let in the next may come.
+#[test]
+fn a_turn_does_not_last_as_long_as_peers_connect() {
+    let mut victim = Victim::new("crowd");
+    let crowd: Vec<_> = (0..100)
+        .map(|_| Hostile::connect(&victim.address))
+        .collect();
+    for (turn, let_in) in [32, 64, 96, 100].into_iter().enumerate() {
+        let now = Time::from_nanos(1 + turn as u64);
+        victim.peer.provider.progress(now);
+        let found = victim.peer.provider.resource_counts().connection_state;
+        assert_eq!(found, let_in, "after turn {turn}");
+    }
+    drop(crowd);
+}
+
 #[test]
 fn words_out_of_range_end_the_connection() {
     let cases: [(&str, u64, &[u8]); 7] = [

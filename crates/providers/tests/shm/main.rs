@@ -6,6 +6,7 @@
 
 mod completion_queues;
 mod conformance;
+mod full_sockets;
 mod hostile;
 mod hostile_peer;
 mod hostile_requests;

@@ -20,6 +20,7 @@ pub(crate) const ACCEPT: u16 = 2;
 pub(crate) const REJECT: u16 = 3;
 pub(crate) const MAP_REQUEST: u16 = 4;
 pub(crate) const MAP_REPLY: u16 = 5;
+pub(crate) const REVOKED: u16 = 7;
 pub(crate) const SEGMENT_BYTES: u64 = 4096 + RING_BYTES;
 pub(crate) const KEY_TABLE_BYTES: u64 = REGIONS_MAX as u64 * 4;
 /// Offsets of words in a ring segment.
@@ -104,11 +105,22 @@ impl Hostile {
 
     /// The kind of the next message, or `None` at the end of file.
     pub(crate) fn received(&self) -> Option<u16> {
+        self.receive().expect("an answer or an end")
+    }
+
+    /// The kinds of all messages that are there.
+    pub(crate) fn waiting(&self) -> Vec<u16> {
+        std::iter::from_fn(|| self.receive().flatten()).collect()
+    }
+
+    /// As [`Self::received`]; `None` if there is nothing yet.
+    fn receive(&self) -> Option<Option<u16>> {
         let mut bytes = [0; 96];
-        let received = recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT);
-        assert_ne!(received, Err(Errno::AGAIN), "no answer and no end");
-        let (_, length) = received.ok()?;
-        (length == 96).then(|| u16::from_le_bytes([bytes[6], bytes[7]]))
+        match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => None,
+            Ok((_, 96)) => Some(Some(u16::from_le_bytes([bytes[6], bytes[7]]))),
+            _ => Some(None),
+        }
     }
 }
 
