@@ -5,8 +5,9 @@
 //! gives it back. So with `c` the credits of this side's configuration:
 //!
 //! * The peer has at most `c` requests of its own unanswered, and this side allows itself at most
-//!   `c` calls of its own. Each message that can arrive is one of the two, so `2 c` receives,
-//!   posted again before the message is looked at, are never overrun.
+//!   `c` calls of its own. Each message that can arrive is one of the two, so `2 c` receives are never
+//!   overrun: each is posted again before its message is answered, or its reply is handed on and lets
+//!   another call go.
 //! * A reply needs no credit, because its receive was posted before the call: two sides that
 //!   call each other cannot wait for each other.
 //! * Sends are copied into `c` buffers for requests and `c` for replies; a buffer is free again

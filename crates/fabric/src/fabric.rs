@@ -356,11 +356,17 @@ impl<B: Buffer> Fabric<B> {
     /// events of what ended are still to be taken.
     ///
     /// # Errors
-    /// As [`Provider::close_listener`].
+    /// As [`Provider::close_listener`], of the first one that failed. Everything else has ended.
     pub fn disconnect_all(&mut self, provider: &mut dyn Provider) -> Result<(), VerbsError> {
-        for listener in self.listeners.drain(..) {
-            provider.close_listener(listener)?;
-        }
+        let mut closed = Ok(());
+        self.listeners
+            .retain(|&listener| match provider.close_listener(listener) {
+                Ok(()) => false,
+                Err(error) => {
+                    closed = closed.and(Err(error));
+                    true
+                }
+            });
         for index in 0..self.slots.len() {
             match self.slots[index].connection.as_deref().map(|c| c.state) {
                 Some(
@@ -374,7 +380,7 @@ impl<B: Buffer> Fabric<B> {
                 None => {}
             }
         }
-        Ok(())
+        closed
     }
 
     /// As [`Self::disconnect_all`], and gives the completion queue and the protection domain

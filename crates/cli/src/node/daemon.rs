@@ -7,7 +7,7 @@ use crate::args::NodeArguments;
 use crate::failure::Failure;
 use crate::{machine, own_process};
 use legato_base::wire::node::NodeStatus;
-use legato_base::{Bytes, Time};
+use legato_base::{Bytes, Duration, Time};
 use legato_fabric::Turn;
 use legato_verbs::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,6 +62,25 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
         .collect();
     ended.into_iter().collect::<Result<(), _>>()?;
     Ok(0)
+}
+
+/// A node that is never idle looks so often for what ends it: a system call each time.
+const LOOK_AFTER: Duration = Duration::from_millis(20);
+
+/// When to look for what ends the daemon.
+#[derive(Debug, Default)]
+struct Lookout {
+    last: Time,
+}
+
+impl Lookout {
+    fn is_due(&mut self, now: Time, idle: bool) -> bool {
+        let is_due = idle || now.since(self.last) >= LOOK_AFTER;
+        if is_due {
+            self.last = now;
+        }
+        is_due
+    }
 }
 
 /// What ends the daemon by becoming readable.
@@ -158,6 +177,7 @@ fn serve(interfaces: &mut [NodeInterface], lifelines: &[Lifeline]) {
     let mut waiter = Waiter::new(clock);
     let others: Vec<_> = lifelines.iter().map(AsFd::as_fd).collect();
     let mut status = NodeStatus::default();
+    let mut lookout = Lookout::default();
     loop {
         let now = clock.now();
         let mut turn = Turn {
@@ -173,8 +193,7 @@ fn serve(interfaces: &mut [NodeInterface], lifelines: &[Lifeline]) {
         let mut nics: Vec<&mut dyn Nic> =
             interfaces.iter_mut().map(NodeInterface::provider).collect();
         waiter.wait(&mut nics, turn, &others);
-        // A busy node looks at its signals only when it pauses for a moment.
-        if idle {
+        if lookout.is_due(now, idle) {
             if let Some(first) = interfaces.first() {
                 log_changes(&mut status, first.server().status());
             }
@@ -231,4 +250,20 @@ fn start_log(embedded: bool) -> Result<(), Failure> {
         .with(lines)
         .init();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_never_idle_looks_for_its_end_now_and_then() {
+        let mut lookout = Lookout::default();
+        let looks = |lookout: &mut Lookout, idle| {
+            let turns = (1..=1000).map(|turn| Time::from_nanos(turn * 100_000));
+            turns.filter(|&now| lookout.is_due(now, idle)).count()
+        };
+        assert_eq!(looks(&mut lookout, false), 5);
+        assert_eq!(looks(&mut Lookout::default(), true), 1000);
+    }
 }

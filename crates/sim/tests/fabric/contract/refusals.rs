@@ -218,3 +218,20 @@ fn live(world: &mut World<SimNetwork>) {
     world.left.fabric.close(&mut world.left.nic, here);
     world.run_for(Duration::from_secs(3));
 }
+
+/// Everything else ends, and the listener when the provider lets it.
+#[test]
+fn a_listener_that_cannot_be_closed_keeps_no_connection() {
+    for personality in Personality::ALL {
+        let mut world = World::new(Plan::both(personality));
+        let (_, there) = world.connect();
+        let right = &mut world.right;
+        right.nic.refuse_closes = Some(NO_MEMORY);
+        let ended = right.fabric.disconnect_all(&mut right.nic);
+        assert_eq!(ended, Err(NO_MEMORY));
+        right.turn(world.network.now());
+        assert_eq!(right.disconnected(), [there]);
+        right.nic.refuse_closes = None;
+        right.end();
+    }
+}

@@ -4,7 +4,7 @@
 use legato_base::wire::proof::sealed_in;
 use legato_sim::provider::SimProvider;
 use legato_verbs::{
-    AccessFlags, Completion, CompletionQueue, ConnectionEvent, ConnectionRequest, Event,
+    AccessFlags, Completion, CompletionQueue, ConnectionEvent, ConnectionRequest, Event, Listener,
     MemoryRegion, PacketSequenceNumber, ProtectionDomain, Provider, QueuePair, QueuePairAttributes,
     QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, SendRequest,
     SharedReceiveQueue, VerbsError, delegate,
@@ -25,6 +25,8 @@ pub(crate) struct Faulty<P = SimProvider> {
     pub(crate) refuse_destroys: Option<VerbsError>,
     /// Regions are not taken back.
     pub(crate) refuse_deregistrations: Option<VerbsError>,
+    /// Listeners are not closed.
+    pub(crate) refuse_closes: Option<VerbsError>,
     /// Polls of completion queues fail.
     pub(crate) fail_polls: Option<VerbsError>,
     /// The next receive is refused with this, and no other.
@@ -107,6 +109,7 @@ impl<P> Faulty<P> {
             refuse_error_changes: None,
             refuse_destroys: None,
             refuse_deregistrations: None,
+            refuse_closes: None,
             fail_polls: None,
             refuse_receive_once: None,
             inject: VecDeque::new(),
@@ -180,8 +183,8 @@ macro_rules! nic {
 impl<P: Provider> Provider for Faulty<P> {
     delegate!(nic:
         attributes resource_counts destroy_protection_domain read_region allocate_window
-        arm_completion_queue destroy_completion_queue query_queue_pair listen close_listener
-        disconnect progress progress_requests set_sleeping next_window_key deallocate_window
+        arm_completion_queue destroy_completion_queue query_queue_pair listen disconnect
+        progress progress_requests set_sleeping next_window_key deallocate_window
         create_overcommitted_completion_queue create_shared_receive_queue
         destroy_shared_receive_queue arm_shared_receive_queue query_shared_receive_queue
         queue_pair_number port_address connect reject
@@ -205,6 +208,11 @@ impl<P: Provider> Provider for Faulty<P> {
     fn deregister_region(&mut self, region: &MemoryRegion) -> Result<(), VerbsError> {
         allowed(self.refuse_deregistrations)?;
         self.nic.deregister_region(region)
+    }
+
+    fn close_listener(&mut self, listener: Listener) -> Result<(), VerbsError> {
+        allowed(self.refuse_closes)?;
+        self.nic.close_listener(listener)
     }
 
     fn write_region(
