@@ -12,5 +12,5 @@ extern crate std;
 mod node;
 mod server;
 
-pub use node::{Caller, Interface, MemoryNode, NodeConfig, NodeCounters};
+pub use node::{Caller, Interface, LEFT_AVAILABLE, MemoryNode, NodeConfig, NodeCounters};
 pub use server::{NodeServer, OverdueHandler};

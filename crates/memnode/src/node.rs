@@ -17,7 +17,13 @@ pub struct NodeConfig {
     pub incarnation: u64,
     /// Slot headers included.
     pub capacity: Bytes,
+    /// What new work of this process can use of the machine's memory. It is asked before each extent.
+    pub available: fn() -> Bytes,
 }
+
+/// No extent takes the last of it: a system without memory ends processes, and with this one all pages
+/// that are here.
+pub const LEFT_AVAILABLE: Bytes = Bytes::mib(32);
 
 /// Counts since the node was made. When all clients have gone, what was allocated is what was
 /// released, and `used_bytes` is the memory that the provider has not taken back.
@@ -30,7 +36,7 @@ pub struct NodeCounters {
     pub extents_released: u64,
     /// Allocations refused because the node is full.
     pub refused_no_room: u64,
-    /// Allocations refused because the operating system gave no memory.
+    /// Allocations refused because the machine has too little memory left, or gave none.
     pub refused_no_memory: u64,
     /// Releases of what belongs to another client.
     pub refused_not_yours: u64,
@@ -252,7 +258,11 @@ impl MemoryNode {
         }
         let access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-        let Ok(region) = provider.allocate_region(domain, asked_bytes, access) else {
+        let region = match (self.config.available)() {
+            available if available.0 < asked_bytes + LEFT_AVAILABLE.0 => None,
+            _ => provider.allocate_region(domain, asked_bytes, access).ok(),
+        };
+        let Some(region) = region else {
             self.counters.refused_no_memory += 1;
             return NodeReply::Refused(NodeRefusal::OutOfMemory);
         };

@@ -81,7 +81,8 @@ impl Mapping {
         Self::adopt(base.map_err(system("mmap"))?, length)
     }
 
-    /// Zero bytes of this process alone.
+    /// Zero bytes of this process alone. The standard allocator writes the zeros (its `calloc` knows no
+    /// alignment), so the memory is there.
     pub(crate) fn private(length: usize) -> Result<Self, VerbsError> {
         let refused = VerbsError::System {
             call: "alloc",

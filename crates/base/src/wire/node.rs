@@ -106,7 +106,7 @@ pub enum NodeRefusal {
     Malformed,
     #[error("the node speaks another version of the protocol")]
     VersionMismatch,
-    #[error("the node's operating system gave it no memory")]
+    #[error("too little memory is left on the node's machine")]
     OutOfMemory,
 }
 

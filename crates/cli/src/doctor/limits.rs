@@ -1,6 +1,7 @@
 //! What bounds memory, mappings and descriptors.
 
 use super::check::Check;
+use crate::machine;
 use crate::node::CLIENTS_MAX;
 use crate::run::idle_poll;
 use legato_base::Bytes;
@@ -29,7 +30,7 @@ pub(super) fn checks() -> Vec<Check> {
             idle_poll::open().map(drop),
         ),
         self::memory(total, available),
-        cgroup(memory_limit(), available),
+        cgroup(machine::memory_limit(), available),
         overcommit(number("/proc/sys/vm/overcommit_memory").unwrap_or(0)),
         swap(of("SwapTotal:")),
         huge_pages(thp.as_deref()),
@@ -202,45 +203,6 @@ fn meminfo(text: &str, name: &str) -> Option<Bytes> {
     Some(Bytes::kib(kib))
 }
 
-/// The lowest memory limit of this process's cgroup and all above it, in either hierarchy.
-fn memory_limit() -> Option<Bytes> {
-    const ROOT: &str = "/sys/fs/cgroup";
-    let groups = text("/proc/self/cgroup")?;
-    let limits = groups.lines().flat_map(|line| {
-        let (root, path, file) = match group_of(line)? {
-            Group::Second(path) => (ROOT.to_owned(), path, "memory.max"),
-            Group::First(path) => (format!("{ROOT}/memory"), path, "memory.limit_in_bytes"),
-        };
-        let mut lowest: Option<u64> = None;
-        for group in Path::new(path.trim_start_matches('/')).ancestors() {
-            let limit = text(Path::new(&root).join(group).join(file));
-            let limit = limit.and_then(|limit| limit.parse().ok());
-            lowest = [lowest, limit].into_iter().flatten().min();
-        }
-        lowest
-    });
-    // The first hierarchy has a number near 2^63 for none.
-    let limit = limits.min().filter(|&limit| limit < 1 << 62)?;
-    Some(Bytes(limit))
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Group<'a> {
-    First(&'a str),
-    Second(&'a str),
-}
-
-/// A line of /proc/PID/cgroup (cgroups(7)), if memory is what its hierarchy may limit.
-fn group_of(line: &str) -> Option<Group<'_>> {
-    let mut fields = line.splitn(3, ':');
-    let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-    if number == "0" {
-        return Some(Group::Second(path));
-    }
-    let memory = controllers.split(',').any(|name| name == "memory");
-    memory.then_some(Group::First(path))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::check::Verdict;
@@ -283,13 +245,5 @@ mod tests {
             assert_eq!(check.verdict, verdict, "{check:?}");
             assert_eq!(check.advice.is_some(), verdict != Verdict::Ok, "{check:?}");
         }
-    }
-
-    #[test]
-    fn both_kinds_of_cgroups_are_found() {
-        assert_eq!(group_of("0::/user/a:b"), Some(Group::Second("/user/a:b")));
-        assert_eq!(group_of("4:cpu,memory:/x"), Some(Group::First("/x")));
-        assert_eq!(group_of("9:name=systemd:/"), None);
-        assert_eq!(group_of("nonsense"), None);
     }
 }

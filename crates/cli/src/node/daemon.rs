@@ -105,7 +105,8 @@ fn check_memory(memory: Bytes) -> Result<(), Failure> {
         .map_err(|error| Failure::system("cannot find out how much memory there is", error))?;
     if memory > available {
         return Err(Failure::refused(format_args!(
-            "--memory {memory} is more than the {available} that this machine has available"
+            "--memory {memory} is more than the {available} that this machine, or the control group we \
+             are in, has available"
         )));
     }
     Ok(())

@@ -100,6 +100,11 @@ fn keys_for(address: &Address, secret: Option<&Secret>) -> Option<Keyring> {
     Some(Keyring::All(secret.clone()))
 }
 
+/// What cannot be found out limits nothing.
+fn available() -> Bytes {
+    machine::memory_available().unwrap_or(Bytes(u64::MAX))
+}
+
 impl NodeInterface {
     fn new(
         address: Address,
@@ -120,6 +125,7 @@ impl NodeInterface {
         let node = NodeConfig {
             incarnation,
             capacity: memory,
+            available,
         };
         let refused = |error| refuse(&address, error);
         let server = match first {

@@ -66,7 +66,7 @@ pub(crate) fn counts(server: &NodeServer, provider: &AnyProvider) -> Counts {
         ("malformed packets", carried.malformed),
         ("packets of strangers", discarded),
         (
-            "memory to a client: the operating system gave none",
+            "memory to a client: too little is left on this machine, or in the control group of this node",
             without_memory,
         ),
     ]

@@ -129,7 +129,8 @@ fn start_embedded(memory: Option<Bytes>) -> Result<Nodes, Failure> {
     let memory = memory.unwrap_or(Bytes(available.0 / 2));
     if memory > available {
         return Err(Failure::refused(format_args!(
-            "--memory {memory} is more than the {available} that this machine has available"
+            "--memory {memory} is more than the {available} that this machine, or the control group we \
+             are in, has available"
         )));
     }
     let name = machine::random_name()

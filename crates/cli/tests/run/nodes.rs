@@ -1,6 +1,6 @@
 //! Memory nodes that have little: descriptors, or memory.
 
-use crate::harness::{Node, Run, sized, test_program};
+use crate::harness::{Cgroup, MIB, Node, Run, legato, sized, started_by, test_program};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs;
 
@@ -51,4 +51,26 @@ fn a_node_without_more_memory_keeps_what_it_has() {
     // Three extents, and what a client takes besides.
     limit(&little, Resource::As, pages * 4096 + (32 << 20));
     fill(&[&little, &other], sized("512MiB", "160MiB"));
+}
+
+/// Wrong: the kernel killed the node whose control group had no more memory, and all pages there were lost.
+#[test]
+fn a_node_in_a_group_without_more_memory_keeps_what_it_has() {
+    let group = match Cgroup::limited_to(2048 * MIB) {
+        Ok(group) => group,
+        Err(reason) => {
+            eprintln!("skipped, for want of a memory control group: {reason}");
+            return;
+        }
+    };
+    let little = Node::start_by(
+        started_by(&group.enter(), legato()),
+        "1GiB",
+        &Node::unused_address(),
+    );
+    group.limit_to(group.usage() + 64 * MIB).unwrap();
+    let other = Node::start("1GiB");
+    fill(&[&little, &other], sized("512MiB", "160MiB"));
+    assert_eq!(group.limit_hits(), 0, "it came to the limit");
+    drop(little);
 }

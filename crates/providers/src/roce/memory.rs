@@ -79,4 +79,29 @@ mod tests {
         }
         assert_eq!(bytes[8..], [1; 8]);
     }
+
+    /// Pages of this process that are in memory.
+    fn resident() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let resident = statm.split(' ').nth(1).unwrap();
+        resident.parse().unwrap()
+    }
+
+    /// Peers write it when nobody here can say that there is none. And an allocator may keep what is freed
+    /// between other things.
+    #[test]
+    fn memory_is_there_at_once_and_the_systems_when_it_is_released() {
+        const PAGES: u64 = 4096;
+        const OTHERS: u64 = 256;
+        let allocate = || Memory::allocate(PAGES * 4096).unwrap();
+        drop(allocate());
+        for _ in 0..3 {
+            let before = resident();
+            let (first, second) = (allocate(), allocate());
+            assert!(resident() + OTHERS > before + 2 * PAGES, "it is there");
+            drop(first);
+            assert!(resident() < before + PAGES + OTHERS, "it is gone");
+            drop(second);
+        }
+    }
 }

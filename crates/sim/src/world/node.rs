@@ -33,6 +33,7 @@ impl Node {
         let config = NodeConfig {
             incarnation: u64::from(index) + 1,
             capacity,
+            available: || Bytes(u64::MAX),
         };
         let fabric = FabricConfig {
             incarnation: config.incarnation,

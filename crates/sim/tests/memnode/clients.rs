@@ -6,7 +6,7 @@ use legato_base::{Bytes, ClientId, Duration, ExtentId, Random, Time};
 use legato_fabric::{
     Buffer, Cause, ConnectionId, Effect, Fabric, FabricConfig, FabricEvent, OperationError,
 };
-use legato_memnode::{NodeConfig, NodeServer};
+use legato_memnode::{LEFT_AVAILABLE, NodeConfig, NodeServer};
 use legato_sim::provider::{SimNetwork, SimNetworkConfig, SimProvider};
 use legato_verbs::{
     AccessFlags, Address, CompletionStatus, MemoryRegion, Provider, RemoteAddress, RemoteKey,
@@ -53,11 +53,16 @@ fn second_address() -> Address {
 
 impl World {
     fn new(seed: u64) -> Self {
+        Self::on_a_machine_with(|| Bytes(u64::MAX), seed)
+    }
+
+    fn on_a_machine_with(available: fn() -> Bytes, seed: u64) -> Self {
         let network = SimNetwork::new(seed, SimNetworkConfig::default());
         let mut nic = network.provider("node");
         let config = NodeConfig {
             incarnation: 77,
             capacity: Bytes(CAPACITY),
+            available,
         };
         let mut server = NodeServer::new(&mut nic, FabricConfig::default(), config).unwrap();
         server.listen(&mut nic, &address()).unwrap();
@@ -309,6 +314,20 @@ fn a_node_refuses_more_than_it_has_headers_included() {
     };
     assert_eq!(status, world.status());
     assert_eq!(status.used_bytes, 10 * SLOT_STRIDE as u64);
+    world.end();
+}
+
+/// Whatever it offers. The kernel would end processes to find more.
+#[test]
+fn a_node_leaves_the_last_of_its_machines_memory() {
+    let three = || Bytes(LEFT_AVAILABLE.0 + 3 * SLOT_STRIDE as u64);
+    let mut world = World::on_a_machine_with(three, 13);
+    let client = world.open();
+    let four = NodeRequest::AllocateExtent { slots: 4 };
+    let refused = NodeReply::Refused(NodeRefusal::OutOfMemory);
+    assert_eq!(world.ask(client, four), refused);
+    world.allocate(client, 3);
+    assert_eq!(world.server.counters().refused_no_memory, 1);
     world.end();
 }
 

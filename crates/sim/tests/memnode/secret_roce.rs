@@ -39,6 +39,7 @@ impl Node {
         let config = NodeConfig {
             incarnation: 9,
             capacity: Bytes::mib(64),
+            available: || Bytes(u64::MAX),
         };
         let mut server = NodeServer::new(&mut provider, fabric_config(9), config).unwrap();
         server.prove_with(keys, SecureRandom::from_seed([9; 32]));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub(crate) struct Cgroup {
-    pub(crate) directory: PathBuf,
+    directory: PathBuf,
     version: Version,
 }
 
@@ -23,13 +23,32 @@ impl Cgroup {
         let directory = parent.join(format!("legato-test-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         let group = Self { directory, version };
-        let limit = match version {
+        group.limit_to(bytes)?;
+        Ok(group)
+    }
+
+    pub(crate) fn limit_to(&self, bytes: u64) -> Result<(), String> {
+        let limit = match self.version {
             Version::One => "memory.limit_in_bytes",
             Version::Two => "memory.max",
         };
-        let written = fs::write(group.directory.join(limit), bytes.to_string());
-        written.map_err(|error| format!("{limit}: {error}"))?;
-        Ok(group)
+        let written = fs::write(self.directory.join(limit), bytes.to_string());
+        written.map_err(|error| format!("{limit}: {error}"))
+    }
+
+    /// Bytes charged to the group now.
+    pub(crate) fn usage(&self) -> u64 {
+        self.number(match self.version {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        })
+    }
+
+    /// What starts a program in the group: a shell becomes it.
+    pub(crate) fn enter(&self) -> Vec<String> {
+        let script = "echo $$ >\"$0\"/cgroup.procs && exec \"$@\"";
+        let directory = self.directory.display().to_string();
+        vec!["/bin/sh".into(), "-c".into(), script.into(), directory]
     }
 
     /// How often the limit was in the way of an allocation.

@@ -1,7 +1,7 @@
 //! Two hosts joined by a cable: network namespaces of this machine, and a veth between them.
 
 use super::node::{Node, status_of};
-use super::{PATIENCE, Run, legato, poll_until};
+use super::{PATIENCE, Run, legato, poll_until, started_by};
 use rustix::fd::AsFd as _;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsStr;
@@ -123,10 +123,7 @@ impl Host {
     }
 
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let enter = self.enter();
-        let mut command = Command::new(&enter[0]);
-        command.args(&enter[1..]).arg(program);
-        command
+        started_by(&self.enter(), program)
     }
 
     fn ip(&self, arguments: &[&str]) {

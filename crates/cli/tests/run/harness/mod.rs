@@ -24,6 +24,8 @@ pub(crate) use run::{Finished, Run, Running};
 pub(crate) use sampler::held_through;
 pub(crate) use verdict::conclusive;
 
+use std::ffi::OsStr;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Of a whole run, on a machine that may be busy with other things. What stands still is ended before.
@@ -51,5 +53,17 @@ pub(crate) fn poll_until(what: &str, limit: Duration, mut done: impl FnMut() -> 
     while !done() {
         assert!(begin.elapsed() < limit, "after {limit:?} still not: {what}");
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A program that `enter` becomes, on another host or in a control group, or nobody.
+pub(crate) fn started_by(enter: &[String], program: impl AsRef<OsStr>) -> Command {
+    match enter.split_first() {
+        Some((first, arguments)) => {
+            let mut command = Command::new(first);
+            command.args(arguments).arg(program);
+            command
+        }
+        None => Command::new(program),
     }
 }

@@ -18,13 +18,13 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(memory: &str) -> Self {
+        Self::start_at(memory, &Self::unused_address())
+    }
+
+    pub(crate) fn unused_address() -> String {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!(
-            "@legato-test-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Relaxed)
-        );
-        Self::start_at(memory, &format!("shm:{name}"))
+        let number = NEXT.fetch_add(1, Relaxed);
+        format!("shm:@legato-test-{}-{number}", std::process::id())
     }
 
     /// A node at an address that was another one's.

@@ -7,7 +7,7 @@ use super::node::Node;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
 use super::watchdog::{LOOK, watch};
-use super::{DEADLINE, MIB, PATIENCE, legato, poll_until, sized, test_directory};
+use super::{DEADLINE, MIB, PATIENCE, legato, poll_until, sized, started_by, test_directory};
 use legato_base::PAGE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -36,9 +36,7 @@ pub(crate) struct Run {
     /// Every socket is noted too.
     notes_sockets: bool,
     quiet: bool,
-    /// A control group for everything that is started.
-    group: Option<PathBuf>,
-    /// What starts a program on another host, or nothing.
+    /// What starts a program on another host or in a control group, or nothing.
     enter: Vec<String>,
 }
 
@@ -73,7 +71,6 @@ impl Run {
             pause: Duration::from_millis(sized(5, 100)),
             notes_sockets: false,
             quiet: true,
-            group: None,
             enter: Vec::new(),
         }
     }
@@ -139,7 +136,7 @@ impl Run {
 
     /// Inside a control group: the supervisor, its nodes and the programs.
     pub(crate) fn inside(mut self, group: &Cgroup) -> Self {
-        self.group = Some(group.directory.clone());
+        self.enter = group.enter();
         self
     }
 
@@ -158,24 +155,7 @@ impl Run {
         std::fs::create_dir(&temporary).unwrap();
         let mut command = match &self.options {
             Some(options) => {
-                let mut command = match &self.group {
-                    // The shell becomes legato, in the group.
-                    Some(group) => {
-                        let script = "echo $$ >\"$0\"/cgroup.procs && exec \"$@\"";
-                        let mut shell = Command::new("sh");
-                        shell.arg("-c").arg(script).arg(group).arg(legato());
-                        shell
-                    }
-                    None => match self.enter.split_first() {
-                        // nsenter becomes legato.
-                        Some((enter, arguments)) => {
-                            let mut command = Command::new(enter);
-                            command.args(arguments).arg(legato());
-                            command
-                        }
-                        None => Command::new(legato()),
-                    },
-                };
+                let mut command = started_by(&self.enter, legato());
                 command.arg("run").arg("--stats").arg(&stats);
                 command.args(options.iter().flat_map(|(name, value)| [name, value]));
                 command

@@ -98,6 +98,7 @@ fn f_19_a_memory_node_names_the_handler_the_opcode_and_the_peer() {
     let node = NodeConfig {
         incarnation: 1,
         capacity: Bytes(1 << 20),
+        available: || Bytes(u64::MAX),
     };
     let mut server = NodeServer::new(&mut nic, FabricConfig::default(), node).unwrap();
     server.listen(&mut nic, &address("node")).unwrap();

@@ -1,12 +1,20 @@
-//! What the machine has.
+//! What the machine has, and what of it this process may have.
+
+mod memory_groups;
+
+pub(crate) use memory_groups::memory_limit;
 
 use legato_base::Bytes;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Memory that new work can use without swapping (`MemAvailable`, proc_meminfo(5)).
+/// Memory that new work of this process can use: without swapping (`MemAvailable`, proc_meminfo(5)), and
+/// within the limits of the control groups above it.
 pub(crate) fn memory_available() -> std::io::Result<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
-    parse_available(&text).ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemAvailable"))
+    let available = parse_available(&text)
+        .ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemAvailable"))?;
+    let in_groups = memory_groups::memory_left();
+    Ok(in_groups.map_or(available, |left| available.min(left)))
 }
 
 fn parse_available(meminfo: &str) -> Option<Bytes> {
