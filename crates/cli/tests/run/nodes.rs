@@ -1,8 +1,9 @@
 //! Memory nodes that have little: descriptors, or memory.
 
-use crate::harness::{Cgroup, MIB, Node, Run, legato, sized, started_by, test_program};
+use crate::harness::{Cgroup, Finished, MIB, Node, Run, legato, sized, started_by, test_program};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs;
+use std::process::{Command, Stdio};
 
 /// Lets a node that runs have no more of something.
 fn limit(node: &Node, of: Resource, most: u64) {
@@ -14,17 +15,23 @@ fn limit(node: &Node, of: Resource, most: u64) {
     prlimit(pid, of, limit).unwrap();
 }
 
-/// A program with much more far memory than cache, all of which it finds as it wrote it.
-fn fill(nodes: &[&Node], bytes: &str) {
-    let run = Run::far(test_program("pattern"))
+/// A program with much more far memory than cache.
+fn pattern(nodes: &[&Node], bytes: &str) -> Run {
+    Run::far(test_program("pattern"))
         .arguments(["--bytes", bytes, "--operations", "1000"])
         .arguments(["--seed", "1", "--phase", "touch"])
         .at(nodes)
         .cache_mib(16)
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
+}
+
+/// It finds all of it as it wrote it.
+fn expect_right(run: Finished) {
+    let run = run.expect_code(0).expect_far_pages();
     assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+}
+
+fn fill(nodes: &[&Node], bytes: &str) {
+    expect_right(pattern(nodes, bytes).finish());
 }
 
 /// Wrong: each extent of 8 MiB took one of the node's descriptors, and without one more the node was given up
@@ -73,4 +80,23 @@ fn a_node_in_a_group_without_more_memory_keeps_what_it_has() {
     fill(&[&little, &other], sized("512MiB", "160MiB"));
     assert_eq!(group.limit_hits(), 0, "it came to the limit");
     drop(little);
+}
+
+/// Of 256 that a node takes. More than its socket's backlog holds, and than it lets in at a time.
+#[test]
+fn two_hundred_clients_at_once_are_served_and_disturb_nobody() {
+    let node = Node::start("512MiB");
+    let working = pattern(&[&node], sized("256MiB", "96MiB")).start();
+    let ask = || {
+        Command::new(legato())
+            .args(["node", "status", "--json", "--node", &node.address])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let crowd: Vec<_> = (0..200).map(|_| ask()).collect();
+    for mut one in crowd {
+        assert!(one.wait().unwrap().success());
+    }
+    expect_right(working.finish());
 }
