@@ -37,12 +37,12 @@ const SECOND: Hierarchy = Hierarchy {
 
 /// The lowest limit of this process's groups and all above them.
 pub(crate) fn memory_limit() -> Option<Bytes> {
-    own_groups().filter_map(|group| group.limit()).min()
+    own_groups().iter().filter_map(Group::limit).min()
 }
 
 /// What can still be charged to all of them.
 pub(super) fn memory_left() -> Option<Bytes> {
-    own_groups().filter_map(|group| group.left()).min()
+    own_groups().iter().filter_map(Group::left).min()
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ struct Group {
 }
 
 /// This process's groups and all above them. It may be moved to others at any time.
-fn own_groups() -> impl Iterator<Item = Group> {
+fn own_groups() -> Vec<Group> {
     let text = read_to_string("/proc/self/cgroup").unwrap_or_default();
     let lines = text.lines().filter_map(group_of);
     let groups = lines.flat_map(|(of, path)| {
@@ -62,7 +62,7 @@ fn own_groups() -> impl Iterator<Item = Group> {
             of,
         })
     });
-    groups.collect::<Vec<_>>().into_iter()
+    groups.collect()
 }
 
 /// A line of /proc/PID/cgroup, if memory is what its hierarchy may limit.

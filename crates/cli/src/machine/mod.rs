@@ -4,17 +4,32 @@ mod memory_groups;
 
 pub(crate) use memory_groups::memory_limit;
 
+use crate::failure::Failure;
 use legato_base::Bytes;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Memory that new work of this process can use: without swapping (`MemAvailable`, proc_meminfo(5)), and
 /// within the limits of the control groups above it.
-pub(crate) fn memory_available() -> std::io::Result<Bytes> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
+pub(crate) fn memory_available() -> Result<Bytes, Failure> {
+    let unknown = |error| Failure::system("cannot find out how much memory there is", error);
+    let text = std::fs::read_to_string("/proc/meminfo").map_err(unknown)?;
     let available = parse_available(&text)
-        .ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemAvailable"))?;
+        .ok_or_else(|| unknown(std::io::Error::other("/proc/meminfo has no MemAvailable")))?;
     let in_groups = memory_groups::memory_left();
     Ok(in_groups.map_or(available, |left| available.min(left)))
+}
+
+/// What memory nodes serve: what is asked for, if it is available, or else half of what is.
+pub(crate) fn memory_to_serve(asked: Option<Bytes>) -> Result<Bytes, Failure> {
+    let available = memory_available()?;
+    let memory = asked.unwrap_or(Bytes(available.0 / 2));
+    if memory > available {
+        return Err(Failure::refused(format_args!(
+            "--memory {memory} is more than the {available} that this machine, or the control group we \
+             are in, has available"
+        )));
+    }
+    Ok(memory)
 }
 
 fn parse_available(meminfo: &str) -> Option<Bytes> {

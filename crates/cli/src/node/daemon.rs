@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
     let Some(memory) = arguments.memory else {
         return Err(Failure::refused("a memory node needs --memory"));
     };
-    check_memory(memory)?;
+    machine::memory_to_serve(Some(memory))?;
     let addresses = &arguments.listen;
     let secret = match arguments.embedded {
         true => None,
@@ -98,18 +98,6 @@ impl AsFd for Lifeline {
             Self::Signals(stream) => stream.as_fd(),
         }
     }
-}
-
-fn check_memory(memory: Bytes) -> Result<(), Failure> {
-    let available = machine::memory_available()
-        .map_err(|error| Failure::system("cannot find out how much memory there is", error))?;
-    if memory > available {
-        return Err(Failure::refused(format_args!(
-            "--memory {memory} is more than the {available} that this machine, or the control group we \
-             are in, has available"
-        )));
-    }
-    Ok(())
 }
 
 /// A node that others reach has a secret, or must be told to serve all of them.

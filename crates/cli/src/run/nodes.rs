@@ -124,15 +124,7 @@ impl NodeProcess {
 }
 
 fn start_embedded(memory: Option<Bytes>) -> Result<Nodes, Failure> {
-    let available = machine::memory_available()
-        .map_err(|error| Failure::system("cannot find out how much memory there is", error))?;
-    let memory = memory.unwrap_or(Bytes(available.0 / 2));
-    if memory > available {
-        return Err(Failure::refused(format_args!(
-            "--memory {memory} is more than the {available} that this machine, or the control group we \
-             are in, has available"
-        )));
-    }
+    let memory = machine::memory_to_serve(memory)?;
     let name = machine::random_name()
         .map_err(|error| Failure::system("cannot draw a random name", error))?;
     let mut nodes = Nodes {

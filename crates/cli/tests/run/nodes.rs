@@ -79,7 +79,6 @@ fn a_node_in_a_group_without_more_memory_keeps_what_it_has() {
     let other = Node::start("1GiB");
     fill(&[&little, &other], sized("512MiB", "160MiB"));
     assert_eq!(group.limit_hits(), 0, "it came to the limit");
-    drop(little);
 }
 
 /// Of 256 that a node takes. More than its socket's backlog holds, and than it lets in at a time.

@@ -153,16 +153,21 @@ impl<P: Provider + Pollable> Peer<P> {
                     tv_sec: (left / 1_000_000_000).min(PATIENCE_S) as i64,
                     tv_nsec: (left % 1_000_000_000) as _,
                 };
-                let mut descriptors = Vec::new();
-                self.provider.descriptors(&mut descriptors);
-                let mut waited: Vec<_> = descriptors
-                    .iter()
-                    .map(|descriptor| PollFd::new(descriptor, PollFlags::IN))
-                    .collect();
-                poll(&mut waited, Some(&timeout)).unwrap();
+                self.wait(&timeout);
             }
             self.provider.set_sleeping(false);
         }
+    }
+
+    /// False if there was nothing to do in this time.
+    pub(crate) fn wait(&self, timeout: &Timespec) -> bool {
+        let mut descriptors = Vec::new();
+        self.provider.descriptors(&mut descriptors);
+        let mut waited: Vec<_> = descriptors
+            .iter()
+            .map(|descriptor| PollFd::new(descriptor, PollFlags::IN))
+            .collect();
+        poll(&mut waited, Some(timeout)).unwrap() > 0
     }
 
     pub(crate) fn event<T>(&mut self, what: &str, mut pick: impl FnMut(&Event) -> Option<T>) -> T {

@@ -3,9 +3,8 @@
 
 use crate::hostile::{Hostile, MAP_REPLY, MAP_REQUEST, PARAMETERS, REVOKED, Victim, message};
 use crate::peer::Peer;
-use legato_providers::Pollable as _;
 use legato_verbs::{AccessFlags, Provider, RemoteAddress, RemoteKey, SendOperation};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::Timespec;
 
 /// More than a socket holds messages: some 280 (`net.core.wmem_default`).
 const REGIONS: usize = 2000;
@@ -37,13 +36,7 @@ fn asks(hostile: &Hostile, key: RemoteKey) {
 }
 
 fn has_something_to_do(peer: &Peer) -> bool {
-    let mut descriptors = Vec::new();
-    peer.provider.descriptors(&mut descriptors);
-    let mut waited: Vec<_> = descriptors
-        .iter()
-        .map(|descriptor| PollFd::new(descriptor, PollFlags::IN))
-        .collect();
-    poll(&mut waited, Some(&Timespec::default())).unwrap() > 0
+    peer.wait(&Timespec::default())
 }
 
 /// The peer reads all that there is, again and again, until everything was said: that all its regions are

@@ -69,8 +69,7 @@ impl<'a> Program<'a> {
         let directory = tempfile::tempdir()
             .map_err(|error| Failure::system("cannot make a temporary directory", error))?;
         let stats = directory.path().join("stats.json");
-        let all = machine::memory_available()
-            .map_err(|error| Failure::system("cannot find out how much memory there is", error))?;
+        let all = machine::memory_available()?;
         let mut work = work(self.arguments, Bytes(0));
         work.far.push("--stats".into());
         work.far.push(stats.clone().into());
