@@ -48,6 +48,8 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Done,
+    /// Its message is certain to be delivered.
+    Sent,
     /// The peer's provider has to do the rest.
     Started,
     /// Not now: the peer has to answer, or is gone.

@@ -33,6 +33,10 @@ impl Pair {
         loop {
             match self.execute_next(hub) {
                 Step::Started => sent = true,
+                Step::Sent => {
+                    sent = true;
+                    self.finish_first_send(hub);
+                }
                 Step::Done => self.finish_first_send(hub),
                 Step::Wait => break,
                 Step::Malformed => return self.malformed(hub),
@@ -75,6 +79,14 @@ impl Pair {
             return Step::Fault(CompletionStatus::LocalQueuePairOperation);
         };
         match connection.send(&hub.regions, self.init.domain, envelope, next.bytes()) {
+            // What was written may be refused until its number is delivered.
+            Ok(true)
+                if self.started == 0
+                    && !matches!(envelope.kind, Kind::WrittenWithImmediate(_))
+                    && connection.link.is_certain(envelope.length) =>
+            {
+                Step::Sent
+            }
             Ok(true) => {
                 self.started += 1;
                 Step::Started
@@ -169,6 +181,18 @@ impl Pair {
             connection.wake(hub);
         }
         Ok(())
+    }
+
+    /// The link is closed: what the peer may take for delivered is delivered.
+    pub(super) fn deliver_rest(&mut self, hub: &mut Hub) {
+        if self.receives.shared().is_some() {
+            return;
+        }
+        while let Some(connection) = self.connection()
+            && !connection.refused
+            && let Ok(Some(envelope)) = connection.link.next()
+            && let Ok(true) = self.deliver_one(hub, envelope)
+        {}
     }
 
     /// Moves a message into a receive; false if there is none.

@@ -70,6 +70,10 @@ impl Pair {
             return;
         }
         self.state = QueuePairState::Error;
+        if let Phase::Established(connection) = &self.phase {
+            connection.link.close(failure.link);
+            self.deliver_rest(hub);
+        }
         self.close(hub, failure.link);
         self.started = 0;
         self.overdue = None;
@@ -117,7 +121,7 @@ impl Pair {
             Phase::Unconnected => {}
             Phase::Connecting(connecting) => connecting.close(hub),
             Phase::Established(connection) => {
-                connection.link.set_state(state);
+                connection.link.close(state);
                 hub.poller.remove(&connection.socket, connection.token);
             }
         }

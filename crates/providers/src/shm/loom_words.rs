@@ -118,6 +118,8 @@ impl<const DEFECT: Defect> Shared<DEFECT> {
                 refusal: Loomed::<AtomicU32, u32, DEFECT>::new(0),
                 state: Loomed::<AtomicU32, u32, DEFECT>::new(0),
                 parameters: Loomed::<AtomicU32, u32, DEFECT>::new(0),
+                posted: Loomed::<AtomicU64, u64, DEFECT>::new(0),
+                shortest: Loomed::<AtomicU32, u32, DEFECT>::new(0),
                 sleeping: Line(Loomed::<AtomicU32, u32, DEFECT>::new(0)),
             },
             ring: (0..RING / 8).map(|_| UnsafeCell::new([0; 8])).collect(),

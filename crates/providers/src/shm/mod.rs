@@ -15,9 +15,11 @@
 //!
 //! * A refused WRITE places nothing. One with an immediate has placed its bytes before its number
 //!   finds no receive; the length in that completion is the peer's word.
-//! * A SEND completes when the peer's provider has placed it in a receive buffer, whole: no receive
-//!   is ever half used. One-sided requests wait for the requests before them, so every request is
-//!   fenced.
+//! * A SEND completes when it is in the peer's ring and the peer has a receive for it, which nothing can
+//!   take away again: the peer's provider places it there when it next runs, also if the connection ends
+//!   before. Where the peer has none, or its receives are shared, a SEND completes when it is in a
+//!   receive buffer, whole: no receive is ever half used. One-sided requests wait for the requests
+//!   before them, so every request is fenced. A peer that stands still holds none of this up.
 //! * Any way into the error state or out of it ends the connection. Each side hears of the end once,
 //!   and of [`ConnectionEvent::TimeWaitExit`] right behind it: nothing is under way any more when
 //!   the socket is closed and the rings are unmapped.

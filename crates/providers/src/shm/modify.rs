@@ -122,8 +122,11 @@ impl Pair {
     }
 
     /// The connection exists.
-    pub(super) fn establish(&mut self, hub: &Hub, connection: Box<Connection>) {
+    pub(super) fn establish(&mut self, hub: &Hub, mut connection: Box<Connection>) {
         connection.link.set_sleeping(hub.sleeping);
+        for receive in self.receives.own() {
+            connection.link.note_receive(receive.length);
+        }
         self.attributes.merge(&connected(connection.peer));
         self.state = QueuePairState::ReadyToSend;
         self.phase = Phase::Established(connection);

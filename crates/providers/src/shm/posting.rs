@@ -166,6 +166,9 @@ impl Pair {
         }
         hub.regions.count_user(&request.entries, true);
         posted.push_back(PostedReceive::new(domain, request, length));
+        if let Phase::Established(connection) = &mut self.phase {
+            connection.link.note_receive(length);
+        }
         Ok(())
     }
 }

@@ -45,6 +45,10 @@ pub(crate) struct Link<S = Mapped> {
     acknowledged: u64,
     consumed: u64,
     delivered: u64,
+    /// Of our messages, those that are certain to be delivered and that the peer has not acknowledged.
+    certain: u64,
+    posted: u64,
+    shortest: u32,
     woken: u32,
 }
 
@@ -64,6 +68,9 @@ impl<S: Segment> Link<S> {
             acknowledged: 0,
             consumed: 0,
             delivered: 0,
+            certain: 0,
+            posted: 0,
+            shortest: u32::MAX,
             woken: 0,
         }
     }
@@ -174,7 +181,34 @@ impl<S: Segment> Link<S> {
         }
     }
 
-    /// How many of our messages the peer has delivered since the last call.
+    /// There is one more receive for the peer's messages, of so many bytes. It stays until a message
+    /// takes it, or the link is closed.
+    pub(crate) fn note_receive(&mut self, length: u32) {
+        self.posted += 1;
+        self.shortest = self.shortest.min(length);
+        let own = self.own();
+        own.shortest.store(self.shortest, Ordering::Relaxed);
+        own.posted.store(self.posted, Ordering::Release);
+    }
+
+    /// Whether the message that was put last is certain to be delivered, which the peer does not have to
+    /// say then: there is a receive for it. It is the peer's before it is looked whether the peer's link
+    /// is open, and [`Self::close`] has the order the other way round: who finds it open is found.
+    pub(crate) fn is_certain(&mut self, length: u32) -> bool {
+        let peer = self.peer();
+        // In this order: each length is there before its receive is counted.
+        let posted = peer.posted.load(Ordering::Acquire);
+        if self.sent > posted || length > peer.shortest.load(Ordering::Relaxed) {
+            return false;
+        }
+        S::Words::fence(Ordering::SeqCst);
+        let is_certain = self.peer_is_open();
+        self.certain += u64::from(is_certain);
+        is_certain
+    }
+
+    /// How many of our messages the peer has delivered since the last call, besides those that were
+    /// certain to be.
     pub(crate) fn take_acknowledged(&mut self) -> Result<u64, Malformed> {
         let delivered = self.peer().delivered.load(Ordering::Acquire);
         if delivered < self.acknowledged || delivered > self.sent {
@@ -182,7 +216,9 @@ impl<S: Segment> Link<S> {
         }
         let new = delivered - self.acknowledged;
         self.acknowledged = delivered;
-        Ok(new)
+        let certain = new.min(self.certain);
+        self.certain -= certain;
+        Ok(new - certain)
     }
 
     /// Refuses the peer's next message, for ever.
@@ -206,8 +242,11 @@ impl<S: Segment> Link<S> {
         Parameters::parse(self.peer().parameters.load(Ordering::Acquire))
     }
 
-    pub(crate) fn set_state(&self, state: LinkState) {
+    /// The peer's messages that are there now are still to be delivered, as far as there are receives:
+    /// see [`Self::is_certain`].
+    pub(crate) fn close(&self, state: LinkState) {
         self.own().state.store(state as u32, Ordering::Release);
+        S::Words::fence(Ordering::SeqCst);
     }
 
     pub(crate) fn peer_is_open(&self) -> bool {

@@ -131,6 +131,38 @@ fn met<const DEFECT: Defect>() {
     assert!(wakes || !sleeps, "slept for ever");
 }
 
+/// One side puts a message while the other closes its link: if it is certain it is delivered.
+fn closed<const DEFECT: Defect>() {
+    let (mut left, mut right) = sides::<DEFECT>();
+    right.note_receive(8);
+    let receiver = thread::spawn(move || {
+        right.close(LinkState::Closed);
+        take(&mut right).is_some()
+    });
+    assert!(put(&mut left, 1));
+    let is_certain = left.is_certain(8);
+    let is_taken = receiver.join().unwrap();
+    assert!(is_taken || !is_certain, "certain and lost");
+}
+
+/// The second receive is too short for the second message.
+fn counted<const DEFECT: Defect>() {
+    let (mut left, mut right) = sides::<DEFECT>();
+    right.note_receive(16);
+    let receiver = thread::spawn(move || right.note_receive(4));
+    left.sent = 2;
+    assert!(!left.is_certain(8), "certain and too long");
+    receiver.join().unwrap();
+}
+
+#[test]
+fn what_is_certain_is_delivered_in_every_order_of_the_words() {
+    in_every_order(9, closed::<NONE>);
+    assert_eq!(failure(closed::<NO_FENCES>), "certain and lost");
+    in_every_order(2, counted::<NONE>);
+    assert_eq!(failure(counted::<RELAXED_STORES>), "certain and too long");
+}
+
 #[test]
 fn messages_arrive_whole_and_in_order_in_every_order_of_the_words() {
     in_every_order(4, polled::<NONE>);

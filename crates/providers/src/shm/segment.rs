@@ -34,6 +34,10 @@ pub(crate) struct Header<W: Words> {
     pub(crate) state: W::Word32,
     /// The owner's [`Parameters`].
     pub(crate) parameters: W::Word32,
+    /// Receives that the owner has posted for messages of the other side, and for nobody else's; and the
+    /// length of the shortest of them.
+    pub(crate) posted: W::Word64,
+    pub(crate) shortest: W::Word32,
     /// Odd while the owner sleeps; another odd number each time.
     pub(crate) sleeping: Line<W::Word32>,
 }

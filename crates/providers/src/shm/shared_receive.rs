@@ -114,6 +114,16 @@ impl ReceiveQueue {
         }
     }
 
+    /// Those that no other queue pair takes, the oldest first.
+    pub(super) fn own(&self) -> impl Iterator<Item = &PostedReceive> {
+        match self {
+            Self::Own(posted) => Some(posted.iter()),
+            Self::Shared(_) => None,
+        }
+        .into_iter()
+        .flatten()
+    }
+
     /// Takes the oldest receive off the queue, and says so when that reaches the armed limit.
     pub(super) fn take(&mut self, hub: &mut Hub) -> Option<PostedReceive> {
         let taken = match self {

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// "LGTS" in memory order.
 const MAGIC: u32 = 0x5354_474C;
 /// Changes with [`RawMessage`], the ring header, or the meaning of either.
-pub(super) const VERSION: u16 = 3;
+pub(super) const VERSION: u16 = 4;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -271,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_version_3_stay_what_they_are() {
+    fn the_bytes_of_version_4_stay_what_they_are() {
         let bytes = Message::MapRequest { key: 0x0102_0304 }.to_bytes();
-        assert_eq!(&bytes[..12], b"LGTS\x03\x00\x04\x00\x04\x03\x02\x01");
+        assert_eq!(&bytes[..12], b"LGTS\x04\x00\x04\x00\x04\x03\x02\x01");
         assert!(bytes[12..].iter().all(|&byte| byte == 0));
     }
 

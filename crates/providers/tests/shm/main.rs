@@ -17,4 +17,5 @@ mod random_calls;
 mod requests;
 mod rules;
 mod shared_receives;
+mod standing_still;
 mod two_processes;

@@ -41,7 +41,7 @@ pub(crate) const WRITTEN_WITH_IMMEDIATE: u64 = 2;
 pub(crate) fn message(kind: u16, first: u32) -> [u8; 96] {
     let mut bytes = [0; 96];
     bytes[..4].copy_from_slice(b"LGTS");
-    bytes[4..6].copy_from_slice(&3_u16.to_le_bytes());
+    bytes[4..6].copy_from_slice(&4_u16.to_le_bytes());
     bytes[6..8].copy_from_slice(&kind.to_le_bytes());
     bytes[8..12].copy_from_slice(&first.to_le_bytes());
     bytes

@@ -53,6 +53,46 @@ fn f_07_senders_to_a_peer_that_stands_still_are_held_back() {
     stalled(World::roce(config()));
 }
 
+/// One-sided operations behind calls that nobody takes, as those of a client whose node stands still.
+fn read_meanwhile<N: Net>(mut world: World<N>, name: &str) {
+    let (here, _) = world.connect();
+    world.right.fill(1, 0xA5);
+    // Over shared memory the first one asks for the peer's segment.
+    world.read(here, 0, SECOND).unwrap();
+    world.run_until(|world| !world.left.outcomes().is_empty());
+    world.right.paused = true;
+    let calls: Vec<_> = (0..CREDITS)
+        .map(|_| world.call(here, b"?", SECOND))
+        .collect();
+    let write = world.write(here, 2, SECOND).unwrap();
+    let read = world.read(here, 1, SECOND).unwrap();
+    world.run_for(MILLISECOND);
+    let done = [(write, Ok(())), (read, Ok(()))];
+    assert_eq!(world.left.outcomes(), done, "{name}");
+    assert!(world.left.holds(1, 0xA5), "{name}");
+    assert_eq!(world.left.replies(), [], "{name}");
+    world.right.paused = false;
+    let mut replies = Vec::new();
+    world.run_until(|world| {
+        world.right.serve(answer);
+        replies.extend(world.left.replies());
+        replies.len() == calls.len()
+    });
+    let answered: Vec<_> = calls.iter().map(|call| (*call, Ok(answer(b"?")))).collect();
+    assert_eq!(replies, answered, "{name}");
+    world.left.end();
+    world.right.end();
+}
+
+/// Wrong over shared memory: one-sided operations waited until the peer had taken the messages before them.
+#[test]
+fn reads_and_writes_do_not_wait_for_calls_to_a_peer_that_stands_still() {
+    for personality in Personality::ALL {
+        read_meanwhile(World::new(Plan::both(personality)), personality.name);
+    }
+    read_meanwhile(World::shm(config()), "shm");
+}
+
 /// The peer is alive and never answers: with all credits gone for the liveness bound the connection
 /// ends, and another one has them again. With one left it does not.
 fn never_answers<N: Net>(mut world: World<N>, name: &str) {
