@@ -6,7 +6,7 @@
 
 use super::preload::OBJECT;
 use legato_pager::uffd::injection::{
-    Entry, InjectionError, Launch, Object, ObjectError, Parameters, inject,
+    Entry, InjectionError, Launch, Object, ObjectError, Parameters, Target, inject,
 };
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
@@ -68,10 +68,10 @@ impl Injector {
     }
 
     /// Calls an entry of the agent's object in a process; the result comes later.
-    pub(crate) fn inject(&mut self, pid: Pid, entry: Entry, argument: u64) {
-        self.spawn(pid, entry, move |shared| {
+    pub(crate) fn inject(&mut self, target: Target, entry: Entry, argument: u64) {
+        self.spawn(target.pid(), entry, move |shared| {
             let parameters = shared.parameters(entry, argument)?;
-            inject(pid, &shared.object, &parameters)
+            inject(target, &shared.object, &parameters)
         });
     }
 
@@ -160,6 +160,7 @@ impl Shared {
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
+    use std::io::Write as _;
     use std::process::{Command, Stdio};
 
     fn result(injector: &mut Injector) -> Injected {
@@ -204,7 +205,7 @@ mod tests {
             (Entry::Agent, Err(InjectionError::AgentRefused)),
             (Entry::Hand, Ok(())),
         ] {
-            injector.inject(pid, entry, 0);
+            injector.inject(Target::of(pid).unwrap(), entry, 0);
             assert!(injector.traces(pid));
             let injected = result(&mut injector);
             assert_eq!((injected.pid, injected.entry), (pid, entry));
@@ -230,7 +231,36 @@ mod tests {
         drop(child.stdin.take());
         assert_eq!(result(&mut injector).result, Err(InjectionError::Gone));
         assert_eq!(child.wait().unwrap().code(), Some(0));
-        injector.inject(pid, Entry::Agent, 0);
-        assert_eq!(result(&mut injector).result, Err(InjectionError::Gone));
+        assert_eq!(Target::of(pid).unwrap_err(), InjectionError::Gone);
+    }
+
+    /// Lost: a hand for a forked child was put into the program that the child executed meanwhile.
+    #[test]
+    fn a_process_that_has_executed_a_program_since_it_was_looked_at_is_left_alone() {
+        let mut child = Command::new("sh")
+            .args(["-c", "read line; exec cat"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        until_it_reads(pid);
+        let mut injector = Injector::start("legato-nobody", b"").unwrap();
+        let seen = [Target::of(pid).unwrap(), Target::of(pid).unwrap()];
+        let command = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"now\n").unwrap();
+        while command() != "cat\n" {
+            std::thread::yield_now();
+        }
+        until_it_reads(pid);
+        let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let maps_before = maps();
+        for (target, entry) in seen.into_iter().zip([Entry::Agent, Entry::Hand]) {
+            injector.inject(target, entry, 0);
+            let injected = result(&mut injector);
+            assert_eq!(injected.result, Err(InjectionError::Gone), "{entry:?}");
+            assert_eq!(maps(), maps_before);
+        }
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::injector::Injector;
 use super::tree::{Entry, Inject, InjectError, Injected};
-use legato_pager::uffd::injection::{self, InjectionError};
+use legato_pager::uffd::injection::{self, InjectionError, Target};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::cell::RefCell;
@@ -32,7 +32,7 @@ impl Intruder {
 }
 
 impl Inject for Intruder {
-    fn inject(&mut self, pid: Pid, entry: Entry) {
+    fn inject(&mut self, target: Target, entry: Entry) {
         let (entry, argument) = match entry {
             Entry::Agent => (injection::Entry::Agent, 0),
             Entry::Hand { program } => (
@@ -40,7 +40,7 @@ impl Inject for Intruder {
                 u64::from(program.as_raw_pid().unsigned_abs()),
             ),
         };
-        self.injector.borrow_mut().inject(pid, entry, argument);
+        self.injector.borrow_mut().inject(target, entry, argument);
     }
 
     fn poll(&mut self) -> Option<Injected> {

@@ -8,6 +8,7 @@ mod facts;
 
 use super::processes::{self, Process};
 use legato_base::{Bytes, timeouts};
+use legato_pager::uffd::injection::Target;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +41,7 @@ pub(crate) enum Entry {
 /// Puts agents and hands into running processes.
 pub(crate) trait Inject: fmt::Debug {
     /// Begins; [`Self::poll`] has the result.
-    fn inject(&mut self, pid: Pid, entry: Entry);
+    fn inject(&mut self, target: Target, entry: Entry);
 
     fn poll(&mut self) -> Option<Injected>;
 
@@ -300,18 +301,18 @@ impl Tree {
         let (mut remarks, mut news) = (Vec::new(), false);
         let mut settled = true;
         for process in &all {
-            let (facts, verdict) =
-                if attended.contains(&process.pid) || self.hands.contains(process) {
-                    continue;
-                } else {
-                    self.judge(process, &all, servers, now)
-                };
+            if attended.contains(&process.pid) || self.hands.contains(process) {
+                continue;
+            }
+            let (facts, verdict, target) = self.judge(process, &all, servers, now);
             settled &= !facts.may_be_attended(verdict);
             match verdict {
                 Verdict::Leave | Verdict::Inspect => {}
                 Verdict::Wait => news |= facts.looks == 0 || facts.asked,
                 Verdict::Inject(entry) => {
-                    self.injector.inject(process.pid, entry);
+                    // Without one it has ended since, or there was no descriptor for it.
+                    let Some(target) = target else { continue };
+                    self.injector.inject(target, entry);
                     if let Some(known) = self.known.get_mut(&process.pid.as_raw_pid()) {
                         known.asked = true;
                         known.helps = match entry {
@@ -328,13 +329,14 @@ impl Tree {
         (remarks, news)
     }
 
+    /// What is to be done about a process, and the process with the memory of which that is true.
     fn judge(
         &mut self,
         process: &Process,
         all: &[Process],
         servers: &[Server],
         now: Instant,
-    ) -> (Facts, Verdict) {
+    ) -> (Facts, Verdict, Option<Target>) {
         let image = facts::image(process.pid);
         let known = self
             .known
@@ -353,8 +355,9 @@ impl Tree {
             ..Facts::default()
         };
         known.looks = known.looks.saturating_add(1);
+        let mut target = None;
         if decide(&facts) == Verdict::Inspect {
-            facts.gather_status(process.pid, all);
+            target = facts.gather_status(process.pid, all);
             if facts.shares_memory {
                 known.shared = Some(now);
             }
@@ -368,7 +371,7 @@ impl Tree {
             facts.gather_mappings(process.pid, servers);
             verdict = decide(&facts);
         }
-        (facts, verdict)
+        (facts, verdict, target)
     }
 
     /// One line for each command.

@@ -88,7 +88,7 @@ impl Userfaultfd {
     /// # Errors
     /// EAGAIN while its address space is changing.
     pub(super) fn is_of_this_space(&self) -> Result<bool, Errno> {
-        // MOVE within the highest page, which nothing maps. It looks first whether the address
+        // MOVE within the highest page. It looks first whether the address
         // space is changing (EAGAIN), then whose it is (EINVAL), then for mappings (ENOENT).
         // SAFETY: where nothing is mapped nothing can be moved.
         let (_, result) =
@@ -339,7 +339,8 @@ const LOWEST_ADDRESS: u64 = 0x10000;
 /// End of the user's half of the address space with four-level page tables, less the guard page
 /// (Documentation/arch/x86/x86_64/mm.rst).
 const HIGHEST_ADDRESS: u64 = 0x7fff_ffff_f000;
-const HIGHEST_PAGE: u64 = HIGHEST_ADDRESS - PAGE_SIZE as u64;
+/// Nothing maps it.
+pub(super) const HIGHEST_PAGE: u64 = HIGHEST_ADDRESS - PAGE_SIZE as u64;
 
 /// Messages that are read at once.
 pub(super) const MESSAGES_MAX: usize = 64;

@@ -4,6 +4,7 @@ use super::super::processes::{self, Process};
 use super::{InjectError, OWN_AGENT, Server, Verdict};
 use crate::run::{CONTROL_VARIABLE, preload, program};
 use legato_base::Bytes;
+use legato_pager::uffd::injection::{InjectionError, Target};
 use legato_pager::uffd::same_memory;
 use rustix::process::Pid;
 use std::path::PathBuf;
@@ -68,10 +69,12 @@ impl Facts {
         }
     }
 
-    pub(super) fn gather_status(&mut self, pid: Pid, all: &[Process]) {
+    /// Returns what may be entered: what is read from now on is true of that, or is read in vain.
+    pub(super) fn gather_status(&mut self, pid: Pid, all: &[Process]) -> Option<Target> {
+        let target = Target::of(pid);
         let Some(status) = processes::status(pid) else {
             self.ended = true;
-            return;
+            return None;
         };
         let number = |name| {
             processes::field(&status, name)?
@@ -82,10 +85,10 @@ impl Facts {
         };
         self.traced = number("TracerPid").is_some_and(|tracer: u64| tracer != 0);
         self.anonymous = Bytes::kib(number("RssAnon").unwrap_or(0));
-        self.foreign = std::fs::File::open(format!("/proc/{}/maps", pid.as_raw_pid()))
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+        self.foreign = matches!(target, Err(InjectionError::NotPermitted));
         let with = |other: &Process| other.pid != pid && same_memory(pid, other.pid) == Ok(true);
         self.shares_memory = all.iter().any(with);
+        target.ok()
     }
 
     pub(super) fn gather_mappings(&mut self, pid: Pid, servers: &[Server]) {

@@ -247,8 +247,8 @@ struct Script {
 struct Scripted(Rc<RefCell<Script>>);
 
 impl Inject for Scripted {
-    fn inject(&mut self, pid: Pid, entry: Entry) {
-        self.0.borrow_mut().asked.push((pid, entry));
+    fn inject(&mut self, target: Target, entry: Entry) {
+        self.0.borrow_mut().asked.push((target.pid(), entry));
     }
 
     fn poll(&mut self) -> Option<Injected> {

@@ -3,7 +3,7 @@
 mod waits;
 
 use crate::harness::{Finished, Node, PATIENCE, Run, Running, poll_until, sized, test_program};
-use legato_pager::uffd::injection::{Entry, InjectionError, Object, Parameters, inject};
+use legato_pager::uffd::injection::{Entry, InjectionError, Object, Parameters, Target, inject};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,8 +18,9 @@ const DEADLINE: Duration = PATIENCE;
 fn inject_agent(pid: Pid, control: &str) -> Result<(), InjectionError> {
     let object = Object::parse(OBJECT).unwrap();
     let parameters = Parameters::new(Entry::Agent, control.as_bytes(), b"", 0).unwrap();
+    let target = Target::of(pid)?;
     // A thread of its own is what a tracer should be.
-    std::thread::spawn(move || inject(pid, &object, &parameters))
+    std::thread::spawn(move || inject(target, &object, &parameters))
         .join()
         .unwrap()
 }

@@ -166,13 +166,16 @@ pub(super) fn wait_for(thread: i32, wanted: Stop, how: Resume) -> Result<(), Inj
 impl Borrowed {
     /// Of a thread in [`Stop::Interrupted`]. From here on it takes no signals, except those that
     /// nobody can block. Where it fails nothing has changed.
-    pub(super) fn new(process: &Process, thread: i32) -> Result<Self, InjectionError> {
+    pub(super) fn new(
+        process: &Process,
+        memory: Memory,
+        thread: i32,
+    ) -> Result<Self, InjectionError> {
         let tracer = InjectionError::of_tracer;
         let registers = calls::registers(thread)?;
         if Process::new(thread).is_filtered() {
             return Err(InjectionError::Filtered);
         }
-        let memory = process.memory().map_err(InjectionError::of_memory)?;
         let instruction = process
             .system_call_instruction(&memory)
             .ok_or(InjectionError::NoSystemCallInstruction)?;

@@ -13,7 +13,7 @@ pub enum InjectionError {
     NotPermitted,
     #[error("a debugger is attached to it")]
     TracedByAnother,
-    #[error("it has ended")]
+    #[error("it has ended, or runs another program now")]
     Gone,
     #[error("32-bit programs cannot run on far memory")]
     ThirtyTwoBit,

@@ -19,7 +19,7 @@ pub use parameters::{END_OF_ENTRY, Entry, EntryRefusal, Parameters};
 use alloc::vec::Vec;
 use borrowed::Borrowed;
 use object::{Access, Piece};
-use process::Process;
+use process::{Memory, Process};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use zerocopy::IntoBytes as _;
@@ -50,6 +50,33 @@ const NAME_OFFSET: u64 = SCRATCH_SIZE - 64;
 
 const _: () = assert!(size_of::<Parameters>() as u64 <= NAME_OFFSET - PARAMETERS_OFFSET);
 
+/// A process with the memory that it has now. Once it executes another program it is another target:
+/// what was found out about this one is not true of that.
+#[derive(Debug)]
+pub struct Target {
+    pid: Pid,
+    process: Process,
+    memory: Memory,
+}
+
+impl Target {
+    /// # Errors
+    /// If the process is gone, or its memory is none of the caller's business.
+    pub fn of(pid: Pid) -> Result<Self, InjectionError> {
+        let process = Process::new(pid.as_raw_pid());
+        let memory = process.memory()?;
+        Ok(Self {
+            pid,
+            process,
+            memory,
+        })
+    }
+
+    pub const fn pid(&self) -> Pid {
+        self.pid
+    }
+}
+
 /// Calls an entry of the object in a process.
 ///
 /// The calling thread should end soon after: a thread that could not be stopped is let go only by
@@ -58,16 +85,22 @@ const _: () = assert!(size_of::<Parameters>() as u64 <= NAME_OFFSET - PARAMETERS
 /// # Errors
 /// Whatever kept the entry from doing its work; the process runs on without it.
 pub fn inject(
-    pid: Pid,
+    target: Target,
     object: &Object<'_>,
     parameters: &Parameters,
 ) -> Result<(), InjectionError> {
-    let process = Process::new(pid.as_raw_pid());
+    let Target {
+        process, memory, ..
+    } = target;
     let mut late = Vec::new();
     let result = borrowed::stop_any(&process, &mut late).and_then(|thread| {
+        // While it is stopped it executes nothing. (If another thread of it does, it is killed.)
+        let entered = match memory.is_in_use() {
+            true => inject_stopped(&process, memory, thread, object, parameters, false),
+            false => Err(InjectionError::Gone),
+        };
         // Of no effect after the thread has been given back; otherwise nothing was changed yet.
-        inject_stopped(&process, thread, object, parameters, false)
-            .inspect_err(|_| borrowed::let_go(thread))
+        entered.inspect_err(|_| borrowed::let_go(thread))
     });
     late.into_iter().for_each(borrowed::let_go_late);
     result
@@ -111,7 +144,8 @@ impl Launch {
                 return calls::detach(self.thread).map_err(InjectionError::of_tracer);
             }
             start::follow(self.thread)?;
-            inject_stopped(&self.process, self.thread, object, parameters, true)
+            let memory = self.process.memory()?;
+            inject_stopped(&self.process, memory, self.thread, object, parameters, true)
         });
         if result.is_err() {
             kill(self.thread);
@@ -130,12 +164,13 @@ fn kill(process: i32) {
 /// With `or_kill` a process in which the entry has not done its work never gets to run.
 fn inject_stopped(
     process: &Process,
+    memory: Memory,
     thread: i32,
     object: &Object<'_>,
     parameters: &Parameters,
     or_kill: bool,
 ) -> Result<(), InjectionError> {
-    let borrowed = Borrowed::new(process, thread)?;
+    let borrowed = Borrowed::new(process, memory, thread)?;
     let result = run_entry(&borrowed, object, parameters);
     if or_kill && result.is_err() {
         kill(thread);

@@ -1,6 +1,7 @@
 //! What /proc tells about the process, and its memory.
 
 use super::InjectionError;
+use crate::uffd::context::HIGHEST_PAGE;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,8 +26,9 @@ pub(super) struct Process {
     pid: i32,
 }
 
-/// The memory of a process, through `/proc/PID/mem`: a tracer may write where the process itself
-/// may only read or execute, so that nothing has to be writable first (proc_pid_mem(5)).
+/// The memory that a process had when this was opened, through `/proc/PID/mem`: a tracer may write
+/// where the process itself may only read or execute, so that nothing has to be writable first
+/// (proc_pid_mem(5)).
 #[derive(Debug)]
 pub(super) struct Memory {
     file: OwnedFd,
@@ -107,11 +109,15 @@ impl Process {
         threads
     }
 
-    pub(super) fn memory(&self) -> Result<Memory, Errno> {
+    pub(super) fn memory(&self) -> Result<Memory, InjectionError> {
         let path = alloc::format!("/proc/{}/mem", self.pid);
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path.as_str(), flags, Mode::empty())?;
-        Ok(Memory { file })
+        match rustix::fs::open(path.as_str(), flags, Mode::empty()) {
+            Ok(file) => Ok(Memory { file }),
+            Err(Errno::NOENT | Errno::SRCH) => Err(InjectionError::Gone),
+            Err(Errno::ACCESS | Errno::PERM) => Err(InjectionError::NotPermitted),
+            Err(error) => Err(InjectionError::of_memory(error)),
+        }
     }
 
     /// Does a dynamic loader start this program?
@@ -158,6 +164,12 @@ fn executable(line: &str) -> Option<(u64, u64, &str)> {
 }
 
 impl Memory {
+    /// False once every process that had it has ended or executes another program: then there is
+    /// nothing to read, where an address that nothing maps is an error (`mem_rw` in fs/proc/base.c).
+    pub(super) fn is_in_use(&self) -> bool {
+        rustix::io::pread(&self.file, &mut [0], HIGHEST_PAGE) != Ok(0)
+    }
+
     pub(super) fn write(&self, mut address: u64, mut bytes: &[u8]) -> Result<(), Errno> {
         while !bytes.is_empty() {
             match rustix::io::pwrite(&self.file, bytes, address) {
@@ -263,7 +275,11 @@ mod tests {
         let mut bytes = [0; 2];
         memory.read(found, &mut bytes).unwrap();
         assert_eq!(bytes, SYSCALL_INSTRUCTION);
-        assert!(Process::new(i32::MAX).memory().is_err());
+        assert!(memory.is_in_use());
+        assert_eq!(
+            Process::new(i32::MAX).memory().unwrap_err(),
+            InjectionError::Gone
+        );
         assert_eq!(
             Process::new(i32::MAX).why_not_traced(),
             InjectionError::Gone
