@@ -9,6 +9,7 @@ use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
 
 mod bench;
+mod misuse;
 mod sim;
 
 pub(crate) use bench::{
@@ -16,6 +17,7 @@ pub(crate) use bench::{
     BenchProgramArguments, BenchReadArguments, BenchTargetArguments, BenchTouchArguments, SwapKind,
     TouchAccess, TouchOrder,
 };
+pub(crate) use misuse::misused;
 pub(crate) use sim::SimArguments;
 
 /// What of a program's memory stays local if nothing is said.
@@ -53,7 +55,7 @@ pub(crate) enum Command {
 const RUN_AFTER_HELP: &str = "\
 Exit status:
   the program's own, or 128+N if signal N ended it;
-  2    nothing was started: wrong arguments, missing rights, a memory node that refuses,
+  125  legato itself could not: wrong arguments, missing rights, a memory node that refuses,
        a program that cannot run on far memory;
   126  the program is not executable;
   127  the program was not found.
@@ -72,10 +74,10 @@ pub(crate) struct RunArguments {
     /// Local memory of all processes together, such as 64MiB.
     #[arg(long, value_name = "SIZE", default_value = CACHE_DEFAULT)]
     pub(crate) cache: Bytes,
-    /// Memory of the memory nodes that this command starts, all of them together [default: half
-    /// of what the machine has available].
+    /// Far memory: what the memory nodes that this command starts may have, all of them together
+    /// [default: half of what the machine has available].
     #[arg(long, value_name = "SIZE", conflicts_with = "nodes")]
-    pub(crate) memory: Option<Bytes>,
+    pub(crate) far: Option<Bytes>,
     /// Use these memory nodes and start none: shm:@name or shm:/path on this machine,
     /// verbs://host:port (through an RDMA device of this machine), roce://host:port (RoCEv2 over UDP),
     /// roce://host/service (the same, to a node at an RDMA device), roce+tcp://host:port, or host:port
@@ -238,6 +240,13 @@ pub(crate) struct DoctorArguments {
 impl RunArguments {
     /// What the parser cannot say about one argument alone.
     pub(crate) fn check(&self) -> Result<(), String> {
+        // Whatever the parser does not know begins the program.
+        if self.command[0].as_encoded_bytes().starts_with(b"-") {
+            return Err(format!(
+                "{} is not an option of legato run; see legato run --help",
+                self.command[0].display()
+            ));
+        }
         if self.nodes.len() > NODES_MAX {
             return Err(format!(
                 "{} memory nodes were given, a program can use {NODES_MAX}",
@@ -325,7 +334,7 @@ mod tests {
             &["legato", "run", "--cache", "big", "--", "ls"][..],
             &["legato", "run", "--nodes", "tcp:a", "--", "ls"],
             &[
-                "legato", "run", "--nodes", "shm:@a", "--memory", "1GiB", "--", "ls",
+                "legato", "run", "--nodes", "shm:@a", "--far", "1GiB", "--", "ls",
             ],
             &["legato", "run"],
             &["legato", "sim"],

@@ -2,8 +2,11 @@
 
 use std::fmt::Display;
 
-/// The command could not start what it was asked to start.
+/// A command could not start what it was asked to start.
 pub(crate) const EXIT_REFUSED: u8 = 2;
+/// The same of `legato run`, whose status is otherwise its program's: few programs have this one, which
+/// is also that of env(1), nice(1) and docker for failures of their own.
+pub(crate) const EXIT_RUN_REFUSED: u8 = 125;
 /// The program exists and cannot be executed (as shells have it, POSIX 2.8.2).
 pub(crate) const EXIT_NOT_EXECUTABLE: u8 = 126;
 /// There is no such program.
@@ -14,14 +17,15 @@ pub(crate) const EXIT_SIGNAL_BASE: u8 = 128;
 /// One line for the user, and the exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    pub(crate) code: u8,
+    /// None: what the command says when it is refused.
+    pub(crate) code: Option<u8>,
     pub(crate) text: String,
 }
 
 impl Failure {
     pub(crate) fn refused(text: impl Display) -> Self {
         Self {
-            code: EXIT_REFUSED,
+            code: None,
             text: text.to_string(),
         }
     }

@@ -14,12 +14,20 @@ mod secret;
 mod sim;
 
 use clap::Parser as _;
-use failure::Failure;
+use failure::{EXIT_REFUSED, EXIT_RUN_REFUSED, Failure};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     end_at_a_panic();
-    let result = match args::Arguments::parse().command {
+    let command = match args::Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) => return args::misused(&error),
+    };
+    let refused = match command {
+        args::Command::Run(_) => EXIT_RUN_REFUSED,
+        _ => EXIT_REFUSED,
+    };
+    let result = match command {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Launch(arguments) => run::launch::run(&arguments),
         args::Command::Keep => run::keeper::run(),
@@ -34,7 +42,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(Failure { code, text }) => {
             eprintln!("legato: {text}");
-            ExitCode::from(code)
+            ExitCode::from(code.unwrap_or(refused))
         }
     }
 }

@@ -96,7 +96,7 @@ fn cgroup(limit: Option<Bytes>, available: Bytes) -> Check {
         Some(limit) if limit < available => Check::warning(
             NAME,
             format!("the memory limit above us is {limit}; memory nodes of a run are inside it"),
-            "choose --cache and --memory within it, or run nodes outside and name them (--nodes)",
+            "choose --cache and --far within it, or run nodes outside and name them (--nodes)",
         ),
         Some(limit) => Check::ok(NAME, format!("the memory limit above us is {limit}")),
         None => Check::ok(NAME, "no memory limit above us"),
@@ -125,7 +125,7 @@ fn swap(total: Bytes) -> Check {
     Check::warning(
         NAME,
         format!("{total}: when memory is short the kernel swaps memory nodes and caches too"),
-        "swapoff -a, or keep --cache and --memory well within the machine's memory",
+        "swapoff -a, or keep --cache and --far well within the machine's memory",
     )
 }
 

@@ -19,13 +19,13 @@ pub(crate) fn memory_available() -> Result<Bytes, Failure> {
     Ok(in_groups.map_or(available, |left| available.min(left)))
 }
 
-/// What memory nodes serve: what is asked for, if it is available, or else half of what is.
-pub(crate) fn memory_to_serve(asked: Option<Bytes>) -> Result<Bytes, Failure> {
+/// What memory nodes serve: what is asked for with an option, if it is available, or else half of what is.
+pub(crate) fn memory_to_serve(option: &str, asked: Option<Bytes>) -> Result<Bytes, Failure> {
     let available = memory_available()?;
     let memory = asked.unwrap_or(Bytes(available.0 / 2));
     if memory > available {
         return Err(Failure::refused(format_args!(
-            "--memory {memory} is more than the {available} that this machine, or the control group we \
+            "{option} {memory} is more than the {available} that this machine, or the control group we \
              are in, has available"
         )));
     }

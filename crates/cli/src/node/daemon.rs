@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
     let Some(memory) = arguments.memory else {
         return Err(Failure::refused("a memory node needs --memory"));
     };
-    machine::memory_to_serve(Some(memory))?;
+    machine::memory_to_serve("--memory", Some(memory))?;
     let addresses = &arguments.listen;
     let secret = match arguments.embedded {
         true => None,

@@ -22,7 +22,7 @@ mod supervise;
 mod tree;
 
 use crate::args::RunArguments;
-use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_REFUSED, Failure};
+use crate::failure::{EXIT_NOT_EXECUTABLE, Failure};
 use crate::machine;
 use control::ControlListener;
 use helpers::Helpers;
@@ -99,14 +99,12 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     let outcome = supervisor.supervise();
     let (report, nodes) = supervisor.finish(outcome);
     nodes.stop();
-    if report.refused {
-        return Ok(EXIT_REFUSED);
-    }
-    if !arguments.quiet {
+    if !arguments.quiet && !report.refused {
         eprint!("{}", summary::text(&report));
     }
-    if let Some(file) = stats_file {
-        file.write(&summary::json(&report))?;
+    if let Some(Err(failure)) = stats_file.map(|file| file.write(&summary::json(&report))) {
+        // The program has ended as it has.
+        eprintln!("legato: {}", failure.text);
     }
     Ok(report.exit_status)
 }
@@ -156,7 +154,7 @@ impl Invocation<'_> {
 
     fn failure(&self, error: &std::io::Error) -> Failure {
         Failure {
-            code: EXIT_NOT_EXECUTABLE,
+            code: Some(EXIT_NOT_EXECUTABLE),
             text: format!("{}: {error}", self.name.display()),
         }
     }

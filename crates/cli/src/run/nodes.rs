@@ -46,7 +46,7 @@ impl Nodes {
     /// Checks the given nodes or starts the embedded ones.
     pub(crate) fn provide(arguments: &RunArguments) -> Result<Self, Failure> {
         if arguments.nodes.is_empty() {
-            return start_embedded(arguments.memory);
+            return start_embedded(arguments.far);
         }
         let key = arguments.secret.new_run(&arguments.nodes)?;
         let keys = key.clone().map(Keyring::One);
@@ -124,7 +124,7 @@ impl NodeProcess {
 }
 
 fn start_embedded(memory: Option<Bytes>) -> Result<Nodes, Failure> {
-    let memory = machine::memory_to_serve(memory)?;
+    let memory = machine::memory_to_serve("--far", memory)?;
     let name = machine::random_name()
         .map_err(|error| Failure::system("cannot draw a random name", error))?;
     let mut nodes = Nodes {

@@ -5,7 +5,7 @@
 //! there is none, through `ptrace(2)`. Programs that gain rights are not for either: traced, they
 //! would silently start without those.
 
-use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED, Failure};
+use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure};
 use elf::ElfStream;
 use elf::abi::{EM_X86_64, ET_DYN, ET_EXEC, PT_INTERP};
 use elf::endian::AnyEndian;
@@ -54,9 +54,11 @@ pub(crate) enum ProgramError {
 impl From<ProgramError> for Failure {
     fn from(error: ProgramError) -> Self {
         let code = match error {
-            ProgramError::NotFound(_) => EXIT_NOT_FOUND,
-            ProgramError::NotExecutable(_) | ProgramError::UnknownFormat(_) => EXIT_NOT_EXECUTABLE,
-            _ => EXIT_REFUSED,
+            ProgramError::NotFound(_) => Some(EXIT_NOT_FOUND),
+            ProgramError::NotExecutable(_) | ProgramError::UnknownFormat(_) => {
+                Some(EXIT_NOT_EXECUTABLE)
+            }
+            _ => None,
         };
         Self {
             code,

@@ -15,7 +15,7 @@ use super::proxies::Proxies;
 use super::signals::{SignalEvent, Signals};
 use super::summary::{NodeReport, RunReport};
 use super::tree::Tree;
-use crate::failure::EXIT_SIGNAL_BASE;
+use crate::failure::{EXIT_RUN_REFUSED, EXIT_SIGNAL_BASE};
 use crate::machine;
 use legato_base::Bytes;
 use legato_base::wire::control::{SupervisorMessage, Welcome};
@@ -152,7 +152,11 @@ impl Supervisor {
             pages_lost: node.pages_lost,
         });
         let report = RunReport {
-            exit_status,
+            exit_status: if self.refused {
+                EXIT_RUN_REFUSED
+            } else {
+                exit_status
+            },
             refused: self.refused,
             cache: self.cache,
             local_peak: self.ledger.resident_peak(),

@@ -12,7 +12,7 @@ pub(super) fn run(seed: u64, steps: u64, json: bool) -> Result<u8, Failure> {
         ..WorldConfig::default()
     };
     let report = world::run(config).map_err(|failure| Failure {
-        code: EXIT_CHECK_FAILED,
+        code: Some(EXIT_CHECK_FAILED),
         text: failure.to_string(),
     })?;
     if json {

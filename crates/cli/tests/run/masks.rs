@@ -146,8 +146,9 @@ fn expect_refusal(features: &str, words: &[&str]) {
         .arguments(["started"])
         .environment("LEGATO_MASK_FEATURES", features)
         .finish()
-        .expect_code(2);
+        .expect_code(125);
     assert_eq!(run.output(), "");
+    assert_eq!(run.stat("exit_status"), 125);
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     for word in words {
         assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
@@ -168,7 +169,7 @@ fn m23_a_feature_that_is_none_is_refused() {
 #[test]
 fn m24_without_rights_nothing_is_started() {
     let run = unprivileged(&["run", "--cache", "64MiB", "--", "echo", "started"]);
-    assert_eq!(run.code(), Some(2), "{}", run.stderr);
+    assert_eq!(run.code(), Some(125), "{}", run.stderr);
     assert_eq!(run.output(), "");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     for way in [

@@ -90,7 +90,7 @@ fn who_has_not_the_secret_of_a_node_is_told_so_in_one_line() {
             if let Some(secret) = secret {
                 run = run.option("--secret-file", secret.to_str().unwrap());
             }
-            let run = run.on(&hosts.client).finish().expect_code(2);
+            let run = run.on(&hosts.client).finish().expect_code(125);
             assert_eq!(run.output(), "");
             assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
             assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
@@ -136,12 +136,14 @@ fn a_file_that_is_no_secret_of_ones_own_is_refused_in_one_line() {
         ] {
             let mut command = Command::new(legato());
             command.args(arguments).args(["--secret-file", file]);
+            let mut refused = 2;
             if arguments[0] == "run" {
                 command.args(["--", "echo", "started"]);
+                refused = 125;
             }
             let output = command.output().unwrap();
             let told = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(2), "{told}");
+            assert_eq!(output.status.code(), Some(refused), "{told}");
             assert!(output.stdout.is_empty());
             assert_eq!(told.lines().count(), 1, "{told}");
             assert!(told.contains(word) && told.contains(file), "{told}");

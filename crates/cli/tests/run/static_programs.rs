@@ -348,7 +348,7 @@ fn without_its_agent_a_static_program_does_not_start() {
     let run = far(static_c("cc", WALK))
         .environment("LEGATO_MASK_FEATURES", "move,protect")
         .finish()
-        .expect_code(2);
+        .expect_code(125);
     assert_eq!(run.output(), "");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     assert!(run.stderr.contains("kernel"), "{}", run.stderr);

@@ -1,6 +1,7 @@
 //! Exit status, standard streams, children, and the summary.
 
-use crate::harness::{MIB, Run, python, test_program};
+use crate::harness::{MIB, Run, legato, python, test_program};
+use std::process::Command;
 
 fn shell(script: &str) -> Run {
     Run::far("sh")
@@ -27,6 +28,23 @@ fn a_signal_gives_128_and_its_number() {
             .expect_code(128 + signal);
         assert_eq!(run.stat("exit_status"), 128 + signal as u64);
     }
+}
+
+/// Wrong: it was that of a run that could not start.
+#[test]
+fn statistics_that_cannot_be_written_do_not_change_the_exit_status() {
+    let output = Command::new(legato())
+        .args(["run", "--quiet", "--stats", "/dev/full"])
+        .args(["--", "sh", "-c", "exit 3"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.starts_with("legato: cannot write /dev/full: "),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Work {
         let memory = program.0 * NODE_MEMORY_FACTOR + NODE_MEMORY_SPARE.0;
         match machine::memory_available() {
             Ok(available) if memory <= available.0 / 2 => {
-                vec![format!("--memory={memory}").into()]
+                vec![format!("--far={memory}").into()]
             }
             _ => Vec::new(),
         }
@@ -245,7 +245,7 @@ pub(crate) fn measure<W>(
 pub(crate) fn unless_interrupted(error: RunError) -> Result<RunError, Failure> {
     match error {
         RunError::Child(ChildError::Interrupted) => Err(Failure {
-            code: EXIT_SIGNAL_BASE + SIGINT as u8,
+            code: Some(EXIT_SIGNAL_BASE + SIGINT as u8),
             text: ChildError::Interrupted.to_string(),
         }),
         error => Ok(error),

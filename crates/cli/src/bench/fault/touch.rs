@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &BenchTouchArguments) -> Result<u8, Failure> {
         let begin = Instant::now();
         if let Some(page) = touch_all(&mut parts, arguments.access) {
             return Err(Failure {
-                code: 1,
+                code: Some(1),
                 text: format!("page {page} does not hold what was written to it"),
             });
         }

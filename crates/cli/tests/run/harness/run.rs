@@ -106,7 +106,7 @@ impl Run {
     }
 
     pub(crate) fn memory_mib(self, size: u64) -> Self {
-        self.option("--memory", &format!("{size}MiB"))
+        self.option("--far", &format!("{size}MiB"))
     }
 
     /// With its far memory at these nodes.

@@ -101,7 +101,7 @@ impl<G: ProviderGlue> Agent<G> {
                 PagerEvent::FarMemoryFull { held } => {
                     let text = format!(
                         "far memory is full: {held} are there and the program needs more; raise \
-                         --memory or name more nodes"
+                         --far or name more nodes"
                     );
                     let _ = self
                         .supervisor
