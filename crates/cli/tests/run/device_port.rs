@@ -102,7 +102,7 @@ fn two_runs_at_a_time_do_not_reach_devices() {
         second.args(["run", "--nodes", &asked, "--", "true"]);
         let second = second.output().unwrap();
         let errors = String::from_utf8_lossy(&second.stderr);
-        assert_eq!(second.status.code(), Some(2), "{errors}");
+        assert_eq!(second.status.code(), Some(125), "{errors}");
         assert!(
             errors.contains("4791") && errors.contains("in use"),
             "{errors}"
