@@ -11,11 +11,13 @@ mod intruder;
 pub(crate) mod keeper;
 pub(crate) mod launch;
 mod nodes;
+mod outcome;
 mod preload;
 mod processes;
 mod program;
 mod proxies;
 mod signals;
+mod stats;
 mod stats_file;
 mod summary;
 mod supervise;
@@ -30,6 +32,7 @@ use injector::Injector;
 use keeper::Keeper;
 use legato_base::Bytes;
 use nodes::Nodes;
+use outcome::Outcome;
 use preload::PreloadFile;
 use program::Found;
 use proxies::Proxies;
@@ -41,6 +44,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
+use std::time::Instant;
 use supervise::Supervisor;
 
 /// Below this, the reserve and the agent's own memory leave nothing for the program.
@@ -96,17 +100,22 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     };
     let mut supervisor =
         Supervisor::new(signals, listener, helpers, injector, main, arguments.cache);
+    let began = Instant::now();
     let outcome = supervisor.supervise();
+    let elapsed = began.elapsed();
     let (report, nodes) = supervisor.finish(outcome);
     nodes.stop();
-    if !arguments.quiet && !report.refused {
+    if !arguments.quiet && report.outcome != Outcome::Refused {
         eprint!("{}", summary::text(&report));
     }
-    if let Some(Err(failure)) = stats_file.map(|file| file.write(&summary::json(&report))) {
-        // The program has ended as it has.
-        eprintln!("legato: {}", failure.text);
+    if let Some(file) = stats_file {
+        let value = stats::json(&report, &arguments.command, elapsed);
+        if let Err(failure) = file.write(&value) {
+            // The program has ended as it has.
+            eprintln!("legato: {}", failure.text);
+        }
     }
-    Ok(report.exit_status)
+    Ok(report.outcome.exit_status())
 }
 
 fn check_arguments(arguments: &RunArguments) -> Result<(), Failure> {

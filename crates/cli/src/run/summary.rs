@@ -1,18 +1,16 @@
-//! What a run tells at its end, for people and as JSON.
+//! What a run tells at its end.
 
 use super::agents::AgentReport;
+use super::outcome::Outcome;
 use legato_base::histogram::Histogram;
 use legato_base::wire::stats::AgentCounters;
 use legato_base::{Bytes, Duration};
-use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
 /// Everything that is known at the end of a run.
 #[derive(Debug)]
 pub(crate) struct RunReport {
-    pub(crate) exit_status: u8,
-    /// The program did not start, because its agent could not; it has said why.
-    pub(crate) refused: bool,
+    pub(crate) outcome: Outcome,
     pub(crate) cache: Bytes,
     /// The most local memory that all processes together were seen to use.
     pub(crate) local_peak: Bytes,
@@ -33,7 +31,7 @@ pub(crate) struct NodeReport {
 impl RunReport {
     /// Sums over all processes; but peaks of memory were at different times, so theirs is that of
     /// the highest.
-    fn totals(&self) -> (AgentCounters, Histogram) {
+    pub(super) fn totals(&self) -> (AgentCounters, Histogram) {
         let mut counters = AgentCounters::default();
         let mut fault_ns = Histogram::default();
         for process in &self.processes {
@@ -53,8 +51,14 @@ impl RunReport {
         (counters, fault_ns)
     }
 
+    /// The most that all processes took together: each knows its own peak, which the supervisor, who
+    /// looks from time to time, may have missed.
+    pub(super) fn local_peak(&self, totals: &AgentCounters) -> Bytes {
+        self.local_peak.max(Bytes(totals.cache_bytes_peak))
+    }
+
     /// Processes whose agent did not come with the program's start.
-    fn injected(&self) -> usize {
+    pub(super) fn injected(&self) -> usize {
         let injected = self.processes.iter().filter(|process| process.injected);
         injected.count()
     }
@@ -87,7 +91,7 @@ pub(crate) fn text(report: &RunReport) -> String {
         "legato: {processes}; far pages peak {} ({}); cache peak {} of {}",
         counters.far_pages_peak,
         Bytes::pages(counters.far_pages_peak),
-        local_peak(report, &counters),
+        report.local_peak(&counters),
         report.cache,
     );
     let _ = writeln!(
@@ -110,73 +114,8 @@ pub(crate) fn text(report: &RunReport) -> String {
     text
 }
 
-/// The most that all processes took together: each knows its own peak, which the supervisor, who looks
-/// from time to time, may have missed.
-fn local_peak(report: &RunReport, totals: &AgentCounters) -> Bytes {
-    report.local_peak.max(Bytes(totals.cache_bytes_peak))
-}
-
-/// The content of `--stats`.
-pub(crate) fn json(report: &RunReport) -> Value {
-    let (counters, fault_ns) = report.totals();
-    let mut object = counter_fields(&counters);
-    object.insert("exit_status".into(), report.exit_status.into());
-    object.insert("cache_bytes_limit".into(), report.cache.0.into());
-    object.insert(
-        "local_bytes_peak".into(),
-        local_peak(report, &counters).0.into(),
-    );
-    object.insert("processes_injected".into(), report.injected().into());
-    // Of each process: sums of them say nothing.
-    object.remove("share_bytes_current");
-    object.remove("share_bytes_peak");
-    object.insert("fault_ns".into(), quantiles(&fault_ns));
-    object.insert("nodes".into(), report.nodes.iter().map(node).collect());
-    object.insert(
-        "processes".into(),
-        report.processes.iter().map(process).collect(),
-    );
-    object.into()
-}
-
-fn counter_fields(counters: &AgentCounters) -> Map<String, Value> {
-    let entries = counters.entries();
-    entries
-        .map(|(name, count)| (name.to_owned(), count.into()))
-        .collect()
-}
-
-fn quantiles(fault_ns: &Histogram) -> Value {
-    json!({
-        "p50": fault_ns.quantile(500),
-        "p99": fault_ns.quantile(990),
-        "max": fault_ns.max(),
-    })
-}
-
-fn node(node: &NodeReport) -> Value {
-    let mut object = json!({
-        "address": node.address,
-        "lost": node.lost,
-        "pages_lost": node.pages_lost,
-    });
-    if let Some(pid) = node.pid {
-        object["pid"] = pid.into();
-    }
-    object
-}
-
-fn process(process: &AgentReport) -> Value {
-    let mut object = counter_fields(&process.stats.counters);
-    object.insert("pid".into(), process.pid.into());
-    object.insert("command".into(), process.command.as_str().into());
-    object.insert("injected".into(), process.injected.into());
-    object.insert("fault_ns".into(), quantiles(&process.stats.fault_ns));
-    object.into()
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use legato_base::wire::stats::StatsPage;
 
@@ -196,10 +135,9 @@ mod tests {
         }
     }
 
-    fn report() -> RunReport {
+    pub(in crate::run) fn report() -> RunReport {
         RunReport {
-            exit_status: 3,
-            refused: false,
+            outcome: Outcome::Exited(3),
             cache: Bytes::mib(64),
             local_peak: Bytes::mib(3),
             processes: vec![
@@ -216,47 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_every_promised_field() {
-        let value = json(&report());
-        for name in [
-            "exit_status",
-            "cache_bytes_limit",
-            "local_bytes_peak",
-            "processes_injected",
-            "cache_bytes_peak",
-            "faults",
-            "pages_fetched",
-            "pages_written",
-            "pages_clean_dropped",
-            "pages_prefetched",
-            "pages_lost",
-        ] {
-            assert!(value[name].is_u64(), "{name}");
-        }
-        for name in ["p50", "p99", "max"] {
-            assert!(value["fault_ns"][name].is_u64(), "{name}");
-        }
-        assert_eq!(value["exit_status"], 3);
-        assert_eq!(value["faults"], 3);
-        assert_eq!(value["fault_ns"]["max"], 9_000);
-        assert_eq!(
-            value["cache_bytes_peak"],
-            1 << 21,
-            "the highest, not the sum"
-        );
-        assert_eq!(
-            value["nodes"][0],
-            json!({"address": "shm:@a", "pid": 9, "lost": true, "pages_lost": 7})
-        );
-        assert_eq!(value["processes"][1]["pid"], 11);
-        assert_eq!(value["processes"][1]["faults"], 1);
-    }
-
-    #[test]
     fn a_peak_between_two_looks_is_told_by_its_process() {
         let mut report = report();
         report.local_peak = Bytes::mib(1);
-        assert_eq!(json(&report)["local_bytes_peak"], 2 << 20);
         assert!(text(&report).contains("cache peak 2 MiB of 64 MiB"));
     }
 
@@ -268,11 +168,6 @@ mod tests {
         let text = text(&report);
         let expected = "2 processes (1 joined while running) and 3 forked children; far";
         assert!(text.contains(expected), "{text}");
-        let value = json(&report);
-        assert_eq!(value["processes_injected"], 1);
-        assert_eq!(value["children_served"], 3);
-        assert_eq!(value["processes"][0]["injected"], true);
-        assert_eq!(value["processes"][1]["injected"], false);
     }
 
     #[test]

@@ -10,12 +10,12 @@ use super::helpers::Helpers;
 use super::injector::{Injected, Injector};
 use super::intruder::{Intruder, Outcomes};
 use super::nodes::Nodes;
+use super::outcome::Outcome;
 use super::processes;
 use super::proxies::Proxies;
 use super::signals::{SignalEvent, Signals};
 use super::summary::{NodeReport, RunReport};
 use super::tree::Tree;
-use crate::failure::{EXIT_RUN_REFUSED, EXIT_SIGNAL_BASE};
 use crate::machine;
 use legato_base::Bytes;
 use legato_base::wire::control::{SupervisorMessage, Welcome};
@@ -75,7 +75,7 @@ enum Stage {
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    exit_status: u8,
+    outcome: Outcome,
     since: Instant,
     /// When the last agent was seen.
     attached: Instant,
@@ -116,13 +116,13 @@ impl Supervisor {
 
     /// Runs until the program and everything that uses its far memory have ended; returns the
     /// program's exit status.
-    pub(crate) fn supervise(&mut self) -> u8 {
+    pub(crate) fn supervise(&mut self) -> Outcome {
         // It may have ended before the first SIGCHLD could be taken.
         self.reap();
         loop {
             let now = Instant::now();
-            if let Some(exit_status) = self.finished(now) {
-                return exit_status;
+            if let Some(outcome) = self.finished(now) {
+                return outcome;
             }
             self.sleep(now);
             self.handle_signals();
@@ -138,7 +138,7 @@ impl Supervisor {
         }
     }
 
-    pub(crate) fn finish(self, exit_status: u8) -> (RunReport, Nodes) {
+    pub(crate) fn finish(self, outcome: Outcome) -> (RunReport, Nodes) {
         if !self.any_attached && !self.refused {
             say("the program has ended without ever attaching to far memory");
         }
@@ -152,12 +152,11 @@ impl Supervisor {
             pages_lost: node.pages_lost,
         });
         let report = RunReport {
-            exit_status: if self.refused {
-                EXIT_RUN_REFUSED
+            outcome: if self.refused {
+                Outcome::Refused
             } else {
-                exit_status
+                outcome
             },
-            refused: self.refused,
             cache: self.cache,
             local_peak: self.ledger.resident_peak(),
             processes: self.reports,
@@ -329,7 +328,7 @@ impl Supervisor {
     fn handle_main_ended(&mut self, status: WaitStatus) {
         let now = Instant::now();
         self.stage = Stage::Waiting(Waiting {
-            exit_status: exit_status(status),
+            outcome: Outcome::of(status),
             since: now,
             attached: now,
             announced: false,
@@ -337,8 +336,8 @@ impl Supervisor {
         });
     }
 
-    /// The exit status, once nothing is left to wait for.
-    fn finished(&mut self, now: Instant) -> Option<u8> {
+    /// How the program has ended, once nothing is left to wait for.
+    fn finished(&mut self, now: Instant) -> Option<Outcome> {
         let Stage::Waiting(waiting) = &mut self.stage else {
             return None;
         };
@@ -357,14 +356,14 @@ impl Supervisor {
         if !self.injector.borrow().is_idle() {
             return None;
         }
-        let exit_status = waiting.exit_status;
+        let outcome = waiting.outcome;
         let since = waiting.attached;
         // One that replaces itself (`execve`), or is still being loaded, has no agent for a moment.
         let settled = self
             .tree
             .as_ref()
             .is_some_and(|tree| tree.is_settled(since));
-        (settled || !self.has_background_processes()).then_some(exit_status)
+        (settled || !self.has_background_processes()).then_some(outcome)
     }
 
     fn has_background_processes(&self) -> bool {
@@ -534,17 +533,6 @@ fn wait_now(
             result => return result.ok().flatten(),
         }
     }
-}
-
-fn exit_status(status: WaitStatus) -> u8 {
-    let of_signal = || {
-        let signal = status.terminating_signal()?;
-        Some(EXIT_SIGNAL_BASE.saturating_add(u8::try_from(signal).ok()?))
-    };
-    let of_exit = status
-        .exit_status()
-        .and_then(|code| u8::try_from(code).ok());
-    of_exit.or_else(of_signal).unwrap_or(u8::MAX)
 }
 
 fn say(text: &str) {

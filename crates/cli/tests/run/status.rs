@@ -27,6 +27,7 @@ fn a_signal_gives_128_and_its_number() {
             .finish()
             .expect_code(128 + signal);
         assert_eq!(run.stat("exit_status"), 128 + signal as u64);
+        assert_eq!(run.stat("signal"), signal as u64);
     }
 }
 
