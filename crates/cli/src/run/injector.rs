@@ -226,11 +226,14 @@ mod tests {
         let pid = Pid::from_child(&child);
         until_it_reads(pid);
         let mut injector = Injector::start("legato-nobody", b"").unwrap();
+        let seen = Target::of(pid).unwrap();
         injector.follow(pid).unwrap();
         // It ends instead of executing a program.
         drop(child.stdin.take());
         assert_eq!(result(&mut injector).result, Err(InjectionError::Gone));
         assert_eq!(child.wait().unwrap().code(), Some(0));
+        injector.inject(seen, Entry::Agent, 0);
+        assert_eq!(result(&mut injector).result, Err(InjectionError::Gone));
         assert_eq!(Target::of(pid).unwrap_err(), InjectionError::Gone);
     }
 

@@ -91,6 +91,7 @@ mod tests {
     use super::*;
     use crate::run::outcome::Outcome;
     use crate::run::summary::tests::report;
+    use legato_base::Bytes;
 
     #[test]
     fn the_json_has_every_promised_field() {
@@ -138,6 +139,14 @@ mod tests {
         );
         assert_eq!(value["processes"][1]["pid"], 11);
         assert_eq!(value["processes"][1]["faults"], 1);
+    }
+
+    #[test]
+    fn a_peak_between_two_looks_is_told_by_its_process() {
+        let mut report = report();
+        report.local_peak = Bytes::mib(1);
+        let value = json(&report, &[], Duration::ZERO);
+        assert_eq!(value["local_bytes_peak"], 2 << 20);
     }
 
     #[test]

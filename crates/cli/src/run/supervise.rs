@@ -114,8 +114,8 @@ impl Supervisor {
         }
     }
 
-    /// Runs until the program and everything that uses its far memory have ended; returns the
-    /// program's exit status.
+    /// Runs until the program and everything that uses its far memory have ended; returns how the
+    /// program has ended.
     pub(crate) fn supervise(&mut self) -> Outcome {
         // It may have ended before the first SIGCHLD could be taken.
         self.reap();

@@ -55,7 +55,6 @@ const _: () = assert!(size_of::<Parameters>() as u64 <= NAME_OFFSET - PARAMETERS
 #[derive(Debug)]
 pub struct Target {
     pid: Pid,
-    process: Process,
     memory: Memory,
 }
 
@@ -63,13 +62,8 @@ impl Target {
     /// # Errors
     /// If the process is gone, or its memory is none of the caller's business.
     pub fn of(pid: Pid) -> Result<Self, InjectionError> {
-        let process = Process::new(pid.as_raw_pid());
-        let memory = process.memory()?;
-        Ok(Self {
-            pid,
-            process,
-            memory,
-        })
+        let memory = Process::new(pid.as_raw_pid()).memory()?;
+        Ok(Self { pid, memory })
     }
 
     pub const fn pid(&self) -> Pid {
@@ -89,9 +83,8 @@ pub fn inject(
     object: &Object<'_>,
     parameters: &Parameters,
 ) -> Result<(), InjectionError> {
-    let Target {
-        process, memory, ..
-    } = target;
+    let Target { pid, memory } = target;
+    let process = Process::new(pid.as_raw_pid());
     let mut late = Vec::new();
     let result = borrowed::stop_any(&process, &mut late).and_then(|thread| {
         // While it is stopped it executes nothing. (If another thread of it does, it is killed.)
