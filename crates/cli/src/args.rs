@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::failure::by_name;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use legato_base::Bytes;
 use legato_base::wire::control::{ADDRESS_SIZE, NODES_MAX};
@@ -290,7 +291,7 @@ fn peer_address(text: &str) -> Result<Address, String> {
 fn resolve(name: &UnresolvedAddress) -> Result<Address, String> {
     let host = &name.host;
     let found = (host.as_str(), name.port).to_socket_addrs();
-    let mut found = found.map_err(|error| format!("{host}: {error}"))?;
+    let mut found = found.map_err(|error| format!("{host}: {}", by_name(&error)))?;
     let first = found
         .next()
         .ok_or_else(|| format!("{host} has no address"))?;

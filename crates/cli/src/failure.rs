@@ -1,6 +1,8 @@
 //! What ends the command before its work: one line and an exit status.
 
+use legato_base::SystemError;
 use std::fmt::Display;
+use std::io;
 
 /// A command could not start what it was asked to start.
 pub(crate) const EXIT_REFUSED: u8 = 2;
@@ -31,7 +33,15 @@ impl Failure {
     }
 
     /// For a call that the system refused: `doing` says what it was for.
-    pub(crate) fn system(doing: impl Display, error: impl Display) -> Self {
-        Self::refused(format_args!("{doing}: {error}"))
+    pub(crate) fn system(doing: impl Display, error: impl Into<io::Error>) -> Self {
+        Self::refused(format_args!("{doing}: {}", by_name(&error.into())))
     }
+}
+
+/// What the system has said, by its name; Rust shows its number.
+pub(crate) fn by_name(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(
+        || error.to_string(),
+        |number| SystemError(number).to_string(),
+    )
 }

@@ -2,7 +2,7 @@
 //! whatever serves or connects.
 
 use crate::args::{SecretArguments, SecretNewArguments};
-use crate::failure::Failure;
+use crate::failure::{Failure, by_name};
 use crate::machine;
 use legato_base::secret::{RunId, RunKey, SECRET_TEXT_LENGTH, Secret, SecureRandom, wipe};
 use legato_verbs::Address;
@@ -110,9 +110,11 @@ fn read(file: &Path) -> Result<Secret, Failure> {
     // A pipe without a writer must not keep the command waiting.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(file, flags, Mode::empty());
-    let opened = opened.map_err(|error| refused(&std::io::Error::from(error)))?;
+    let opened = opened.map_err(|error| refused(&by_name(&error.into())))?;
     let mut opened = std::fs::File::from(opened);
-    let facts = opened.metadata().map_err(|error| refused(&error))?;
+    let facts = opened
+        .metadata()
+        .map_err(|error| refused(&by_name(&error)))?;
     if !facts.is_file() {
         return Err(refused(&"it is no file"));
     }
@@ -133,7 +135,7 @@ fn read(file: &Path) -> Result<Secret, Failure> {
         match opened.read(&mut bytes[length..]) {
             Ok(0) => break,
             Ok(count) => length += count,
-            Err(error) => return Err(refused(&error)),
+            Err(error) => return Err(refused(&by_name(&error))),
         }
     }
     let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Why a verb was refused. A refused call has changed nothing.
 
 use crate::{ModifyError, QueuePairState};
+use legato_base::SystemError;
 
 /// An immediate refusal, as opposed to a completion with an error status or an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +45,7 @@ pub enum VerbsError {
     #[error("not allowed to use the address")]
     PermissionDenied,
     /// `errno` of the failed system call, where the provider stands on system calls.
-    #[error("the system refused {call} (errno {errno})")]
+    #[error("the system refused {call}: {}", SystemError(*.errno))]
     System { call: &'static str, errno: i32 },
 }
 

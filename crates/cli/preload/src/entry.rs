@@ -10,6 +10,7 @@ use crate::{hand, task};
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use legato_base::SystemError;
 use legato_pager::uffd::agent::{Agent, AgentStart, Dismissal, StartError, excuse};
 use legato_pager::uffd::injection::{Entry, EntryRefusal, Parameters};
 use legato_pager::uffd::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE, filter};
@@ -76,17 +77,17 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
         Err(StartFailure::SupervisorGone) => end_without_supervisor(),
         Err(StartFailure::System(error)) => {
             let mut line = FixedLine::default();
-            let errno = error.raw_os_error();
-            let _ = write!(line, "the agent cannot be started (errno {errno})");
+            let error = SystemError(error.raw_os_error());
+            let _ = write!(line, "the agent cannot be started: {error}");
             go_on_or_end(supervisor, line.as_str());
         }
         Err(StartFailure::Filter(error)) => {
             let mut line = FixedLine::default();
-            let errno = error.raw_os_error();
+            let error = SystemError(error.raw_os_error());
             let _ = write!(
                 line,
                 "this kernel has guard pages (MADV_GUARD_INSTALL), and the filter of system calls \
-                 that keeps them out of far memory is refused (errno {errno})"
+                 that keeps them out of far memory is refused: {error}"
             );
             go_on_or_end(supervisor, line.as_str());
         }

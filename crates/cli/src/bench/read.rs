@@ -5,7 +5,7 @@
 //! rounds in which each operation is timed by itself, and hold the cost of the clock twice.
 
 use crate::args::BenchReadArguments;
-use crate::failure::Failure;
+use crate::failure::{Failure, by_name};
 use crate::machine;
 use crate::node::READY;
 use crate::node::drive::Clock;
@@ -31,7 +31,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 enum BenchError {
     #[error("{0}")]
     Verbs(#[from] VerbsError),
-    #[error("the process that is read from could not be started: {0}")]
+    #[error("the process that is read from could not be started: {}", by_name(.0))]
     Target(#[from] std::io::Error),
     #[error("the process that is read from does not answer")]
     NoAnswer,

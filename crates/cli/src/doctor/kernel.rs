@@ -2,6 +2,7 @@
 
 use super::check::Check;
 use super::limits::{number, text};
+use legato_base::SystemError;
 use legato_pager::uffd::OpenError;
 use legato_pager::uffd::probe::{Offer, Offered, version_of};
 use std::os::unix::fs::MetadataExt as _;
@@ -56,8 +57,9 @@ fn present_user(offer: &Offer) -> Check {
         (Err(_), Ok(())) => "by the system call",
         (Err(device), Err(call)) => {
             let why = format!(
-                "this user may open it neither by /dev/userfaultfd (errno {device}) nor by the \
-                 system call (errno {call})"
+                "this user may open it neither by /dev/userfaultfd, {}, nor by the system call, {}",
+                SystemError(device),
+                SystemError(call)
             );
             return match offer.features {
                 Err(OpenError::NotSupported) => {

@@ -1,6 +1,7 @@
 //! What bounds memory, mappings and descriptors.
 
 use super::check::Check;
+use crate::failure::by_name;
 use crate::machine;
 use crate::node::CLIENTS_MAX;
 use crate::run::idle_poll;
@@ -67,9 +68,10 @@ fn idle_processors(driver: Option<&str>, request: std::io::Result<()>) -> Check 
         (Some(_), Err(error)) => Check::warning(
             NAME,
             format!(
-                "they cannot be asked to poll instead of halting ({}: {error}); where waking them is slow \
+                "they cannot be asked to poll instead of halting ({}: {}); where waking them is slow \
                  faults take twice as long",
-                idle_poll::DEVICE
+                idle_poll::DEVICE,
+                by_name(&error)
             ),
             format!("run as root, or setfacl -m u:USER:rw {}", idle_poll::DEVICE),
         ),

@@ -4,7 +4,7 @@ use super::READY;
 use super::drive::{Clock, Nic, Waiter};
 use super::interfaces::{self, NodeInterface};
 use crate::args::NodeArguments;
-use crate::failure::Failure;
+use crate::failure::{Failure, by_name};
 use crate::{machine, own_process};
 use legato_base::wire::node::NodeStatus;
 use legato_base::{Bytes, Duration, Time};
@@ -202,7 +202,7 @@ fn ended(lifelines: &[Lifeline]) -> bool {
         Ok(ready) => ready > 0,
         Err(rustix::io::Errno::INTR) => false,
         Err(error) => {
-            error!(%error, "the node cannot watch its signals");
+            error!(error = %by_name(&error.into()), "the node cannot watch its signals");
             true
         }
     }

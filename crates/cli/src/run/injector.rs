@@ -5,6 +5,7 @@
 //! whatever it has traced.
 
 use super::preload::OBJECT;
+use legato_base::SystemError;
 use legato_pager::uffd::injection::{
     Entry, InjectionError, Launch, Object, ObjectError, Parameters, Target, inject,
 };
@@ -20,7 +21,7 @@ use std::thread::JoinHandle;
 pub(crate) enum InjectorError {
     #[error(transparent)]
     Object(#[from] ObjectError),
-    #[error(transparent)]
+    #[error("{}", SystemError(.0.raw_os_error()))]
     System(#[from] rustix::io::Errno),
 }
 

@@ -24,7 +24,7 @@ mod supervise;
 mod tree;
 
 use crate::args::RunArguments;
-use crate::failure::{EXIT_NOT_EXECUTABLE, Failure};
+use crate::failure::{EXIT_NOT_EXECUTABLE, Failure, by_name};
 use crate::machine;
 use control::ControlListener;
 use helpers::Helpers;
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     let nodes = Nodes::provide(arguments)?;
     let masked_features = std::env::var_os(MASK_VARIABLE).unwrap_or_default();
     let mut injector = Injector::start(&name, masked_features.as_encoded_bytes())
-        .map_err(|error| Failure::system("cannot prepare the agent", error))?;
+        .map_err(|error| Failure::refused(format_args!("cannot prepare the agent: {error}")))?;
     let started = Signals::take()
         .map_err(|error| Failure::system("cannot take signals", error))
         .and_then(|signals| {
@@ -164,7 +164,7 @@ impl Invocation<'_> {
     fn failure(&self, error: &std::io::Error) -> Failure {
         Failure {
             code: Some(EXIT_NOT_EXECUTABLE),
-            text: format!("{}: {error}", self.name.display()),
+            text: format!("{}: {}", self.name.display(), by_name(error)),
         }
     }
 }

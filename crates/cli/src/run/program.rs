@@ -5,7 +5,7 @@
 //! there is none, through `ptrace(2)`. Programs that gain rights are not for either: traced, they
 //! would silently start without those.
 
-use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure};
+use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, by_name};
 use elf::ElfStream;
 use elf::abi::{EM_X86_64, ET_DYN, ET_EXEC, PT_INTERP};
 use elf::endian::AnyEndian;
@@ -35,7 +35,7 @@ pub(crate) enum ProgramError {
     NotExecutable(PathBuf),
     #[error("{}: neither a program nor a script with an interpreter", .0.display())]
     UnknownFormat(PathBuf),
-    #[error("{}: cannot be read: {cause}", .program.display())]
+    #[error("{}: cannot be read: {}", .program.display(), by_name(cause))]
     Unreadable {
         program: PathBuf,
         cause: std::io::Error,

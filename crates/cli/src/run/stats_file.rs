@@ -1,6 +1,6 @@
 //! The file of `--stats`: written as a whole or not at all.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, by_name};
 use crate::machine;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
@@ -78,7 +78,11 @@ fn create(path: &Path) -> std::io::Result<File> {
 }
 
 fn refuse(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::refused(format_args!("cannot write {}: {error}", path.display()))
+    Failure::refused(format_args!(
+        "cannot write {}: {}",
+        path.display(),
+        by_name(error)
+    ))
 }
 
 #[cfg(test)]

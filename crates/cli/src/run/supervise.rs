@@ -16,6 +16,7 @@ use super::proxies::Proxies;
 use super::signals::{SignalEvent, Signals};
 use super::summary::{NodeReport, RunReport};
 use super::tree::Tree;
+use crate::failure::by_name;
 use crate::machine;
 use legato_base::Bytes;
 use legato_base::wire::control::{SupervisorMessage, Welcome};
@@ -381,7 +382,10 @@ impl Supervisor {
                 Ok(Some(connection)) => self.agents.push(Agent::new(connection)),
                 Ok(None) => return,
                 Err(error) => {
-                    say(&format!("cannot take another process: {error}"));
+                    say(&format!(
+                        "cannot take another process: {}",
+                        by_name(&error.into())
+                    ));
                     self.listener_rests_until = Some(now + LISTENER_REST);
                     return;
                 }

@@ -7,7 +7,7 @@
 mod facts;
 
 use super::processes::{self, Process};
-use legato_base::{Bytes, timeouts};
+use legato_base::{Bytes, SystemError, timeouts};
 use legato_pager::uffd::injection::Target;
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -71,7 +71,7 @@ pub(crate) enum InjectError {
     /// That has been said when it tried.
     #[error("its agent could not start")]
     NoAgent,
-    #[error("it cannot be entered (errno {})", .0.raw_os_error())]
+    #[error("it cannot be entered: {}", SystemError(.0.raw_os_error()))]
     System(Errno),
 }
 

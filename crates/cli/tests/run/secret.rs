@@ -120,7 +120,7 @@ fn a_file_that_is_no_secret_of_ones_own_is_refused_in_one_line() {
     for (file, word) in [
         (&exposed, "mode 0640"),
         (&cut, "was cut"),
-        (&missing, "No such file"),
+        (&missing, "no such file or directory (ENOENT)"),
     ] {
         let file = file.to_str().unwrap();
         for arguments in [

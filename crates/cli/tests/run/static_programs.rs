@@ -340,7 +340,11 @@ fn a_static_program_that_cannot_be_executed() {
     let run = far(&program).finish().expect_code(126);
     assert_eq!(run.output(), "");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-    assert!(run.stderr.contains("Text file busy"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("text file busy (ETXTBSY)"),
+        "{}",
+        run.stderr
+    );
 }
 
 #[test]

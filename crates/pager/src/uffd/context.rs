@@ -7,7 +7,7 @@ use super::system_call::system_call;
 use crate::PageRange;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
-use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
+use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber, SystemError};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ pub enum OpenError {
     NotSupported,
     #[error(transparent)]
     Feature(#[from] FeatureError),
-    #[error("the kernel refused userfaultfd (errno {0})")]
+    #[error("the kernel refused userfaultfd: {}", SystemError(*.0))]
     System(i32),
 }
 

@@ -11,6 +11,7 @@ use core::ffi::{CStr, c_int};
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 use core::ptr::NonNull;
+use legato_base::SystemError;
 use legato_verbs::{PathMtu, VerbsError};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -105,7 +106,7 @@ pub enum Unusable {
          device may write is locked"
     )]
     MemoryLock { limit_kib: u64 },
-    #[error("it could not be opened (errno {0})")]
+    #[error("it could not be opened: {}", SystemError(*.0))]
     Open(i32),
     #[error("its state could not be read: {0}")]
     Query(VerbsError),
@@ -117,7 +118,8 @@ pub enum DevicesError {
     #[error("no RDMA devices: {0}")]
     Load(#[from] super::LoadError),
     #[error(
-        "no RDMA devices: the kernel has no ib_uverbs, or its device files are not there (errno {0})"
+        "no RDMA devices: the kernel has no ib_uverbs, or its device files are not there: {}",
+        SystemError(*.0)
     )]
     List(i32),
 }

@@ -1,5 +1,6 @@
 //! Running one program to its end, or to the user's.
 
+use crate::failure::by_name;
 use crate::own_process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -19,7 +20,7 @@ pub(crate) enum ChildError {
     Interrupted,
     #[error("did not end within {0} s")]
     TooLong(u32),
-    #[error("could not be run: {0}")]
+    #[error("could not be run: {}", by_name(.0))]
     System(#[from] std::io::Error),
     #[error("failed: {0}")]
     Failed(ExitStatus),

@@ -1,5 +1,6 @@
 //! A memory cgroup with a limit, for one run of the comparison with Linux swap.
 
+use crate::failure::by_name;
 use crate::{machine, own_process};
 use legato_base::{Bytes, Duration};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -15,7 +16,7 @@ const END_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum GroupError {
     #[error("no memory cgroup is mounted where this process could make a group of its own")]
     NoHierarchy,
-    #[error("{}: {cause}", .path.display())]
+    #[error("{}: {}", .path.display(), by_name(cause))]
     System {
         path: PathBuf,
         cause: std::io::Error,
@@ -109,8 +110,9 @@ impl Drop for MemoryGroup {
             .and_then(|()| std::fs::remove_dir(&self.directory))
         {
             super::say(format_args!(
-                "cannot remove {}: {error}",
-                self.directory.display()
+                "cannot remove {}: {}",
+                self.directory.display(),
+                by_name(&error)
             ));
         }
     }

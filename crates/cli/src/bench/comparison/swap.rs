@@ -3,6 +3,7 @@
 //! mkswap, swapon and swapoff do what they are made for; nothing here writes a swap header.
 
 use super::group::GroupError;
+use crate::failure::by_name;
 use crate::machine;
 use legato_base::Bytes;
 use rustix::fs::{FallocateFlags, fallocate, statfs};
@@ -38,7 +39,7 @@ pub(crate) enum SwapError {
         tool: &'static str,
         status: ExitStatus,
     },
-    #[error("{}: {cause}", .path.display())]
+    #[error("{}: {}", .path.display(), by_name(cause))]
     System { path: PathBuf, cause: IoError },
     #[error("{0}")]
     Group(#[from] GroupError),

@@ -148,12 +148,12 @@ fn far(arguments: &BenchProgramArguments, memory: Bytes) -> Vec<OsString> {
 }
 
 fn memory_of(stats: &Path) -> Result<Bytes, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::system(stats.display(), error);
-    let text = std::fs::read_to_string(stats).map_err(|error| failed(&error))?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+    let failed = |error: std::io::Error| Failure::system(stats.display(), error);
+    let text = std::fs::read_to_string(stats).map_err(failed)?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
     let peak = value["local_bytes_peak"].as_u64();
     peak.map(Bytes)
-        .ok_or_else(|| failed(&"no local_bytes_peak"))
+        .ok_or_else(|| failed(std::io::Error::other("no local_bytes_peak")))
 }
 
 /// So many per cent, in whole MiB.

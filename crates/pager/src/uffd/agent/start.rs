@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use legato_base::secret::{Keyring, SECRET_LENGTH, SecureRandom};
 use legato_base::wire::control::{AgentMessageBody, Welcome};
 use legato_base::wire::stats::STATS_SIZE;
-use legato_base::{Bytes, ClientId, Time};
+use legato_base::{Bytes, ClientId, SystemError, Time};
 use legato_fabric::{Fabric, FabricConfig};
 use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
 use rustix::event::{PollFd, PollFlags};
@@ -63,7 +63,7 @@ pub enum StartError {
     #[error("the supervisor is gone")]
     SupervisorGone,
     /// It does not know.
-    #[error("the supervisor cannot be reached (errno {})", .0.raw_os_error())]
+    #[error("the supervisor cannot be reached: {}", SystemError(.0.raw_os_error()))]
     NotConnected(Errno),
     /// It has been told why, or another agent is in the program already.
     #[error("the supervisor lets the program run without this agent")]
@@ -291,7 +291,7 @@ impl<G: ProviderGlue> Parts<G> {
 }
 
 fn system(call: &str, error: Errno) -> String {
-    format!("{call} failed (errno {})", error.raw_os_error())
+    format!("{call} failed: {}", SystemError(error.raw_os_error()))
 }
 
 fn secure_random() -> Result<SecureRandom, String> {

@@ -16,7 +16,7 @@ use crate::uffd::transfer::Transferred;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use legato_base::timeouts::HAND_ANSWER;
-use legato_base::{PAGE_SHIFT, PageNumber};
+use legato_base::{PAGE_SHIFT, PageNumber, SystemError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
@@ -44,7 +44,7 @@ pub(in crate::uffd) enum HandError {
     Lost,
     #[error("this kernel cannot move pages (Linux 6.8 can)")]
     NoMove,
-    #[error("the forked child's memory cannot be looked at (errno {0})")]
+    #[error("the forked child's memory cannot be looked at: {}", SystemError(*.0))]
     System(i32),
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong, and whose fault it is.
 
 use super::ObjectError;
+use legato_base::SystemError;
 use rustix::io::Errno;
 
 /// Why nothing was injected. The process runs on as if nothing had been tried.
@@ -23,11 +24,11 @@ pub enum InjectionError {
     Filtered,
     #[error("no system call instruction was found in it")]
     NoSystemCallInstruction,
-    #[error("{call} was refused inside it (errno {errno})")]
+    #[error("{call} was refused inside it: {}", SystemError(*.errno))]
     CallRefused { call: Call, errno: i32 },
     #[error("the agent's object is damaged: {0}")]
     Object(#[from] ObjectError),
-    #[error("the agent cannot be started (errno {0})")]
+    #[error("the agent cannot be started: {}", SystemError(*.0))]
     NotStarted(i32),
     #[error("the agent refused to serve it")]
     AgentRefused,
@@ -35,7 +36,7 @@ pub enum InjectionError {
     UnknownEntry,
     #[error("the agent's entry ended by signal {0}")]
     Crashed(i32),
-    #[error("tracing it failed (errno {0})")]
+    #[error("tracing it failed: {}", SystemError(*.0))]
     Tracing(i32),
 }
 

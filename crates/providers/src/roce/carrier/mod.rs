@@ -25,6 +25,7 @@ mod system;
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use legato_base::SystemError;
 use legato_transport::cm::Gid;
 use legato_transport::wire::HEADERS_MAX;
 use legato_transport::wire::icrc::{Envelope, ICRC_LENGTH, Network};
@@ -89,7 +90,7 @@ impl Default for Options {
 /// Why a carrier could not do something at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CarrierError {
-    #[error("{call}: {errno}")]
+    #[error("{call}: {}", SystemError(.errno.raw_os_error()))]
     System { call: &'static str, errno: Errno },
     #[error("{0} is no address of one machine: the GID is in every packet's CRC")]
     NoUnicastAddress(SocketAddr),
