@@ -10,6 +10,7 @@ use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
 
 mod bench;
+mod environment;
 mod misuse;
 mod sim;
 
@@ -18,15 +19,21 @@ pub(crate) use bench::{
     BenchProgramArguments, BenchReadArguments, BenchTargetArguments, BenchTouchArguments, SwapKind,
     TouchAccess, TouchOrder,
 };
+pub(crate) use environment::parse;
 pub(crate) use misuse::misused;
 pub(crate) use sim::SimArguments;
 
 /// What of a program's memory stays local if nothing is said.
 const CACHE_DEFAULT: &str = "1GiB";
 
+const AFTER_HELP: &str = "\
+Every option has a default in the environment: LEGATO_CACHE is that of --cache, LEGATO_IDLE_POLL
+that of --idle-poll. Where an option takes no value, its variable says yes or no. The command line
+goes before.";
+
 /// Far memory for unmodified Linux programs.
 #[derive(Debug, Parser)]
-#[command(name = "legato", version, max_term_width = 100)]
+#[command(name = "legato", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -51,6 +58,8 @@ pub(crate) enum Command {
     Sim(SimArguments),
     #[command(subcommand)]
     Bench(BenchCommand),
+    Completions(CompletionsArguments),
+    Manual(ManualArguments),
 }
 
 const RUN_AFTER_HELP: &str = "\
@@ -185,7 +194,7 @@ pub(crate) struct StatusArguments {
 pub(crate) struct SecretArguments {
     /// A file with the secret that the nodes and those who use them share, made by `legato secret new`.
     /// It is for verbs://, roce:// and roce+tcp:// addresses.
-    #[arg(long, value_name = "FILE", env = "LEGATO_SECRET_FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
 }
 
@@ -236,6 +245,25 @@ pub(crate) struct DoctorArguments {
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Print what completes command lines of legato in a shell.
+///
+/// For bash: legato completions bash > ~/.local/share/bash-completion/completions/legato
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// For which shell.
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Write the manual pages, legato(1) and one of each command.
+///
+/// For all users: legato manual /usr/local/share/man/man1
+#[derive(Debug, Args)]
+pub(crate) struct ManualArguments {
+    /// Where to; it is made if it is not there, and pages of before are replaced.
+    #[arg(value_name = "DIRECTORY")]
+    pub(crate) directory: PathBuf,
 }
 
 impl RunArguments {

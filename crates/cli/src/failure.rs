@@ -21,6 +21,7 @@ pub(crate) const EXIT_SIGNAL_BASE: u8 = 128;
 pub(crate) struct Failure {
     /// None: what the command says when it is refused.
     pub(crate) code: Option<u8>,
+    /// Empty if there is nobody to tell.
     pub(crate) text: String,
 }
 

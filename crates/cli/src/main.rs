@@ -5,21 +5,22 @@ mod args;
 mod bench;
 mod doctor;
 mod failure;
+mod generated;
 mod machine;
 mod net;
 mod node;
+mod output;
 mod own_process;
 mod run;
 mod secret;
 mod sim;
 
-use clap::Parser as _;
 use failure::{EXIT_REFUSED, EXIT_RUN_REFUSED, Failure};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     end_at_a_panic();
-    let command = match args::Arguments::try_parse() {
+    let command = match args::parse() {
         Ok(arguments) => arguments.command,
         Err(error) => return args::misused(&error),
     };
@@ -37,11 +38,15 @@ fn main() -> ExitCode {
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Bench(command) => bench::run(&command),
+        args::Command::Completions(arguments) => generated::completions(&arguments),
+        args::Command::Manual(arguments) => generated::manual(&arguments),
     };
     match result {
         Ok(code) => ExitCode::from(code),
         Err(Failure { code, text }) => {
-            eprintln!("legato: {text}");
+            if !text.is_empty() {
+                output::tell(text);
+            }
             ExitCode::from(code.unwrap_or(refused))
         }
     }

@@ -4,6 +4,7 @@
 use crate::args::{SecretArguments, SecretNewArguments};
 use crate::failure::{Failure, by_name};
 use crate::machine;
+use crate::output;
 use legato_base::secret::{RunId, RunKey, SECRET_TEXT_LENGTH, Secret, SecureRandom, wipe};
 use legato_verbs::Address;
 use rustix::fs::{Mode, OFlags};
@@ -24,11 +25,8 @@ pub(crate) fn run(arguments: &SecretNewArguments) -> Result<u8, Failure> {
     let mut text = secret.to_text().into_bytes();
     text.push(b'\n');
     let result = match &arguments.file {
-        Some(file) => write_new(file, &text).map(|()| println!("{}", file.display())),
-        None => {
-            let written = std::io::stdout().write_all(&text);
-            written.map_err(|error| Failure::system("standard output", error))
-        }
+        Some(file) => write_new(file, &text).and_then(|()| output::print(file.display())),
+        None => output::write(&text),
     };
     wipe(&mut text);
     result.map(|()| 0)

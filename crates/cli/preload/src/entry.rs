@@ -262,6 +262,8 @@ extern "C" fn agent_main(argument: *mut c_void) -> ! {
         // Out of the program's process group: signals to the group are not for the agent. Fails
         // only for the leader of a group, which a new task is not.
         let _ = rustix::process::setsid();
+        // For whoever lists processes. Fails only for a bad address.
+        let _ = rustix::thread::set_name(c"legato-agent");
         match start_agent(start) {
             Ok(agent) => {
                 report(&start.state, SERVING);

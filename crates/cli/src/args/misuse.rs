@@ -1,17 +1,20 @@
 //! What the parser refuses, said as everything else is.
 
+use super::environment::Misuse;
 use crate::failure::{EXIT_REFUSED, EXIT_RUN_REFUSED};
+use crate::output::tell;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
 /// Help and versions are printed; anything else is one line, and a status of its own for `legato run`.
-pub(crate) fn misused(error: &clap::Error) -> ExitCode {
+pub(crate) fn misused(misuse: &Misuse) -> ExitCode {
+    let error = &misuse.error;
     let asked = error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || asked {
         // Nobody is there to be told that nobody reads it.
         let _ = error.print();
     } else {
-        eprintln!("legato: {}", one_line(&error.render().to_string()));
+        tell(told(misuse));
     }
     let run = std::env::args_os().nth(1).as_deref() == Some(OsStr::new("run"));
     ExitCode::from(match (error.use_stderr(), run) {
@@ -21,9 +24,22 @@ pub(crate) fn misused(error: &clap::Error) -> ExitCode {
     })
 }
 
-/// Of paragraphs: what is wrong, tips, the usage and where there is more help.
-fn one_line(text: &str) -> String {
-    let text = text.strip_prefix("error: ").unwrap_or(text);
+/// What is wrong, whose fault it is if it is the environment's, and where there is more.
+fn told(misuse: &Misuse) -> String {
+    let what = one_line(&misuse.error);
+    match misuse.variables.as_slice() {
+        [] => format!("{what}; see --help"),
+        variables => format!(
+            "{what}; in the environment: {}; see --help",
+            variables.join(", ")
+        ),
+    }
+}
+
+/// Of paragraphs, without the usage and where there is more help.
+pub(super) fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
     let mut line = String::new();
     for paragraph in text.trim().split("\n\n") {
         if paragraph.starts_with("Usage:") || paragraph.starts_with("For more information") {
@@ -39,37 +55,66 @@ fn one_line(text: &str) -> String {
             line += part;
         }
     }
-    line + "; see --help"
+    line
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Arguments;
-    use clap::Parser as _;
+    use crate::args::environment::parse_with;
+    use std::ffi::OsString;
 
-    fn said(line: &[&str]) -> String {
-        let error = Arguments::try_parse_from(line).unwrap_err();
-        one_line(&error.render().to_string())
+    fn said_of(line: &[&str], environment: &[(&str, &str)]) -> String {
+        let line = line.iter().map(OsString::from).collect();
+        let variable = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        told(&parse_with(line, variable).unwrap_err())
     }
 
     #[test]
     fn a_mistake_is_one_line() {
+        for (line, said) in [
+            (
+                &["legato", "run", "--idle-poll", "often", "ls"][..],
+                "invalid value 'often' for '--idle-poll <WHEN>' [possible values: auto, never]; see --help",
+            ),
+            (
+                &["legato", "run"],
+                "the following required arguments were not provided: <PROG>...; see --help",
+            ),
+            (
+                &["legato", "doctor", "--no-bensh"],
+                "unexpected argument '--no-bensh' found; tip: a similar argument exists: '--no-bench'; \
+                 see --help",
+            ),
+            (
+                &["legato", "walk"],
+                "unrecognized subcommand 'walk'; see --help",
+            ),
+        ] {
+            assert_eq!(said_of(line, &[("LEGATO_CACHE", "64MiB")]), said);
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_the_environment_is_told_as_such() {
+        let run = ["legato", "run", "ls"];
         assert_eq!(
-            said(&["legato", "run", "--idle-poll", "often", "ls"]),
-            "invalid value 'often' for '--idle-poll <WHEN>' [possible values: auto, never]; see --help"
+            said_of(&run, &[("LEGATO_IDLE_POLL", "often")]),
+            "invalid value 'often' for '--idle-poll <WHEN>' [possible values: auto, never]; \
+             in the environment: LEGATO_IDLE_POLL; see --help"
         );
         assert_eq!(
-            said(&["legato", "run"]),
-            "the following required arguments were not provided: <PROG>...; see --help"
+            said_of(&run, &[("LEGATO_QUIET", "perhaps")]),
+            "unexpected value 'perhaps' for '--quiet' found; no more were expected; \
+             in the environment: LEGATO_QUIET; see --help"
         );
         assert_eq!(
-            said(&["legato", "doctor", "--no-bensh"]),
-            "unexpected argument '--no-bensh' found; tip: a similar argument exists: '--no-bench'; see --help"
-        );
-        assert_eq!(
-            said(&["legato", "walk"]),
-            "unrecognized subcommand 'walk'; see --help"
+            said_of(&run, &[("LEGATO_FAR", "1GiB"), ("LEGATO_NODES", "shm:@a")]),
+            "the argument '--far <SIZE>' cannot be used with '--nodes <ADDR,...>'; \
+             in the environment: LEGATO_FAR, LEGATO_NODES; see --help"
         );
     }
 }

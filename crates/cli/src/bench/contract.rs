@@ -4,6 +4,7 @@
 use crate::args::BenchContractArguments;
 use crate::failure::Failure;
 use crate::node::drive::Clock;
+use crate::output::print;
 use legato_base::{Duration, Time};
 use legato_fabric::{
     Buffer, CONTRACT, ConnectError, ConnectionId, Fabric, FabricConfig, FabricEvent,
@@ -68,14 +69,14 @@ pub(crate) fn run(arguments: &BenchContractArguments) -> Result<u8, Failure> {
     let (call, read) = measure(arguments.count).map_err(Failure::refused)?;
     if arguments.json {
         let value = json!({ "contract": CONTRACT, "call_ns": call, "read_ns": read });
-        println!("{value:#}");
+        print(format_args!("{value:#}"))?;
     } else {
         let promises = if CONTRACT { "with" } else { "without" };
-        println!(
-            "{promises} generation checks, fences and liveness, medians of {ROUND} at a time:"
-        );
-        println!("  call of 64 B, reply of 64 B: {call:.0} ns");
-        println!("  READ of 4 KiB:               {read:.0} ns");
+        print(format_args!(
+            "{promises} generation checks, fences and liveness, medians of {ROUND} at a time:\n  \
+             call of 64 B, reply of 64 B: {call:.0} ns\n  \
+             READ of 4 KiB:               {read:.0} ns"
+        ))?;
     }
     Ok(0)
 }

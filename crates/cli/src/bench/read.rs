@@ -9,6 +9,7 @@ use crate::failure::{Failure, by_name};
 use crate::machine;
 use crate::node::READY;
 use crate::node::drive::Clock;
+use crate::output::print;
 use legato_base::{Bytes, Duration, Random};
 use legato_providers::ShmProvider;
 use legato_verbs::{
@@ -55,15 +56,18 @@ pub(crate) fn run(arguments: &BenchReadArguments) -> Result<u8, Failure> {
             "copy_ns": result.copy.json(),
             "ratio": ratio,
         });
-        println!("{value:#}");
+        print(format_args!("{value:#}"))?;
     } else {
-        println!(
-            "{} at random places of {}:",
-            arguments.size, arguments.memory
-        );
-        println!("  RDMA READ, post to completion: {}", result.read.text());
-        println!("  plain copy:                    {}", result.copy.text());
-        println!("  ratio of the medians:          {ratio:.2}");
+        print(format_args!(
+            "{} at random places of {}:\n  \
+             RDMA READ, post to completion: {}\n  \
+             plain copy:                    {}\n  \
+             ratio of the medians:          {ratio:.2}",
+            arguments.size,
+            arguments.memory,
+            result.read.text(),
+            result.copy.text()
+        ))?;
     }
     Ok(0)
 }

@@ -9,6 +9,7 @@ mod speed;
 use crate::args::DoctorArguments;
 use crate::failure::{EXIT_REFUSED, Failure};
 use crate::net;
+use crate::output::print;
 use check::{Report, Verdict};
 use legato_pager::uffd::Mask;
 use legato_pager::uffd::probe::Offer;
@@ -31,9 +32,9 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<u8, Failure> {
     };
     let report = Report { checks, speeds };
     if arguments.json {
-        println!("{:#}", report.json());
+        print(format_args!("{:#}", report.json()))?;
     } else {
-        print!("{}", report.text());
+        print(report.text())?;
     }
     Ok(match report.verdict() {
         Verdict::Ok | Verdict::Warning => 0,

@@ -4,6 +4,7 @@ pub(crate) mod rdma;
 
 use crate::args::{DevicesArguments, NetCommand};
 use crate::failure::Failure;
+use crate::output::print;
 use if_addrs::{IfOperStatus, Interface};
 use legato_base::PAGE_SIZE;
 use legato_providers::RoceProvider;
@@ -26,12 +27,14 @@ pub(crate) fn run(command: &NetCommand) -> Result<u8, Failure> {
     let hint = buffer_hint(std::fs::read_to_string(BUFFER_SETTING).ok().as_deref());
     if *json {
         let devices: Vec<Value> = devices.iter().map(Device::json).collect();
-        println!("{:#}", json!({ "devices": devices, "hint": hint }));
+        print(format_args!(
+            "{:#}",
+            json!({ "devices": devices, "hint": hint })
+        ))?;
     } else {
-        devices
-            .iter()
-            .for_each(|device| println!("{}", device.text()));
-        hint.iter().for_each(|hint| println!("hint       {hint}"));
+        let hint = hint.map(|hint| format!("hint       {hint}"));
+        let lines: Vec<_> = devices.iter().map(Device::text).chain(hint).collect();
+        print(lines.join("\n"))?;
     }
     Ok(0)
 }

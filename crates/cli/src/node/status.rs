@@ -3,6 +3,7 @@
 use super::drive::{Clock, Waiter};
 use crate::args::{SecretArguments, StatusArguments};
 use crate::failure::Failure;
+use crate::output::print;
 use crate::secret;
 use legato_base::secret::Keyring;
 use legato_base::timeouts::{DATAGRAMS, NODE_ANSWER};
@@ -115,8 +116,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
     let (address, answers) = find(address, keys.as_ref(), NODE_ANSWER)
         .map_err(|error| error.failure(address, &arguments.secret))?;
     match arguments.json {
-        true => println!("{:#}", as_json(&address, &answers)),
-        false => print_lines(&address, &answers),
+        true => print(format_args!("{:#}", as_json(&address, &answers)))?,
+        false => print(lines(&address, &answers))?,
     }
     Ok(0)
 }
@@ -136,23 +137,21 @@ fn as_json(address: &Address, Answers { status, health }: &Answers) -> serde_jso
     })
 }
 
-fn print_lines(address: &Address, Answers { status, health }: &Answers) {
-    println!(
-        "{address}: {} of {} used, {} clients, {} extents",
+fn lines(address: &Address, Answers { status, health }: &Answers) -> String {
+    format!(
+        "{address}: {} of {} used, {} clients, {} extents\n  \
+         since it started: {} connections reset, {} peers refused, {} suspected, {} requests overdue; \
+         {} regions in quarantine",
         Bytes(status.used_bytes),
         Bytes(status.capacity_bytes),
         status.clients,
-        status.extents
-    );
-    println!(
-        "  since it started: {} connections reset, {} peers refused, {} suspected, {} requests overdue; \
-         {} regions in quarantine",
+        status.extents,
         health.connections_reset,
         health.peers_refused,
         health.peers_suspected,
         health.handlers_overdue,
         health.regions_quarantined
-    );
+    )
 }
 
 /// Asks a node; if nothing else was said, through an RDMA device, if there is one on the way, else over

@@ -6,6 +6,7 @@ use super::keeper::Keeper;
 use super::nodes::Nodes;
 use super::proxies::Proxies;
 use crate::args::IdlePollArgument;
+use crate::output::tell;
 use legato_base::wire::control::SupervisorMessage;
 use rustix::process::Pid;
 use std::os::fd::AsFd as _;
@@ -51,7 +52,7 @@ impl Helpers {
     pub(crate) fn have_kept(&mut self, agents: &mut [Agent]) {
         let has_ended = self.keeper.as_ref().is_some_and(Keeper::has_ended);
         if has_ended {
-            let new = Keeper::start().inspect_err(|failure| eprintln!("legato: {}", failure.text));
+            let new = Keeper::start().inspect_err(|failure| tell(&failure.text));
             self.keeper = new.ok();
         }
         if let Some(keeper) = &self.keeper {

@@ -26,6 +26,7 @@ mod tree;
 use crate::args::RunArguments;
 use crate::failure::{EXIT_NOT_EXECUTABLE, Failure, by_name};
 use crate::machine;
+use crate::output::tell;
 use control::ControlListener;
 use helpers::Helpers;
 use injector::Injector;
@@ -106,13 +107,13 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     let (report, nodes) = supervisor.finish(outcome);
     nodes.stop();
     if !arguments.quiet && report.outcome != Outcome::Refused {
-        eprint!("{}", summary::text(&report));
+        tell(summary::text(&report));
     }
     if let Some(file) = stats_file {
         let value = stats::json(&report, &arguments.command, elapsed);
         if let Err(failure) = file.write(&value) {
             // The program has ended as it has.
-            eprintln!("legato: {}", failure.text);
+            tell(failure.text);
         }
     }
     Ok(report.outcome.exit_status())

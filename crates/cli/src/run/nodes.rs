@@ -4,6 +4,7 @@ use crate::args::RunArguments;
 use crate::failure::Failure;
 use crate::machine;
 use crate::node::{self, READY};
+use crate::output::tell;
 use crate::own_process::{OwnProcess, wait_readable};
 use legato_base::Bytes;
 use legato_base::secret::{Keyring, RunKey};
@@ -57,7 +58,9 @@ impl Nodes {
             if matches!((asked, &address), (Address::Any(_), Address::RoceTcp(_)))
                 && !arguments.quiet
             {
-                eprintln!("legato: memory node {asked}: no answer over UDP, so over TCP");
+                tell(format_args!(
+                    "memory node {asked}: no answer over UDP, so over TCP"
+                ));
             }
             list.push(Node::new(address, None));
         }

@@ -5,6 +5,7 @@
 use super::nodes::Nodes;
 use crate::failure::Failure;
 use crate::node::provider::device_port_in_use;
+use crate::output::tell;
 use legato_base::secret::Keyring;
 use legato_base::{Duration, Time};
 use legato_pager::uffd::agent::now;
@@ -83,7 +84,7 @@ impl Proxies {
         let (near, far) = match proxy::connection() {
             Ok(ends) => ends,
             Err(error) => {
-                say(&format!("cannot connect an agent to the NIC: {error}"));
+                tell(format_args!("cannot connect an agent to the NIC: {error}"));
                 return None;
             }
         };
@@ -211,11 +212,11 @@ impl Server {
             worked |= turn.worked;
             deadline = deadline.min(turn.deadline);
             if let Some(end @ ProxyEnd::Breach(_)) = proxy.ended() {
-                say(&format!("an agent has lost its NIC: {end}"));
+                tell(format_args!("an agent has lost its NIC: {end}"));
             }
             if proxy.leaked() > 0 {
                 let count = proxy.leaked();
-                say(&format!(
+                tell(format_args!(
                     "the NIC has not let go of {count} regions of an agent"
                 ));
             }
@@ -250,8 +251,4 @@ impl Server {
         // Nothing to read means that it was not rung.
         let _ = rustix::io::read(&*self.order.bell, &mut [0u8; 8]);
     }
-}
-
-fn say(text: &str) {
-    eprintln!("legato: {text}");
 }

@@ -68,7 +68,7 @@ impl RunReport {
 pub(crate) fn text(report: &RunReport) -> String {
     let (counters, fault_ns) = report.totals();
     if report.processes.is_empty() {
-        return "legato: no process attached to far memory\n".into();
+        return "no process attached to far memory\n".into();
     }
     let time = |per_mille| Duration::from_nanos(fault_ns.quantile(per_mille));
     let mut processes = match report.processes.len() {
@@ -88,7 +88,7 @@ pub(crate) fn text(report: &RunReport) -> String {
     }
     let _ = writeln!(
         text,
-        "legato: {processes}; far pages peak {} ({}); cache peak {} of {}",
+        "{processes}; far pages peak {} ({}); cache peak {} of {}",
         counters.far_pages_peak,
         Bytes::pages(counters.far_pages_peak),
         report.local_peak(&counters),
@@ -96,7 +96,7 @@ pub(crate) fn text(report: &RunReport) -> String {
     );
     let _ = writeln!(
         text,
-        "legato: faults {} (p50 {}, p99 {}, max {})",
+        "faults {} (p50 {}, p99 {}, max {})",
         counters.faults,
         time(500),
         time(990),
@@ -104,7 +104,7 @@ pub(crate) fn text(report: &RunReport) -> String {
     );
     let _ = writeln!(
         text,
-        "legato: pages fetched {}, written {}, prefetched {}, skipped as clean {}, lost {}",
+        "pages fetched {}, written {}, prefetched {}, skipped as clean {}, lost {}",
         counters.pages_fetched,
         counters.pages_written,
         counters.pages_prefetched,
@@ -179,6 +179,5 @@ pub(super) mod tests {
             "{text}"
         );
         assert!(text.contains("cache peak 3 MiB of 64 MiB"), "{text}");
-        assert!(text.lines().all(|line| line.starts_with("legato: ")));
     }
 }

@@ -18,6 +18,7 @@ use super::summary::{NodeReport, RunReport};
 use super::tree::Tree;
 use crate::failure::by_name;
 use crate::machine;
+use crate::output::tell;
 use legato_base::Bytes;
 use legato_base::wire::control::{SupervisorMessage, Welcome};
 use legato_pager::uffd::injection::{Entry, InjectionError};
@@ -141,7 +142,7 @@ impl Supervisor {
 
     pub(crate) fn finish(self, outcome: Outcome) -> (RunReport, Nodes) {
         if !self.any_attached && !self.refused {
-            say("the program has ended without ever attaching to far memory");
+            tell("the program has ended without ever attaching to far memory");
         }
         let nodes = self.helpers.nodes.list.iter().map(|node| NodeReport {
             address: node.address.to_string(),
@@ -311,14 +312,18 @@ impl Supervisor {
                 InjectionError::AgentRefused if self.refused => {}
                 error if pid == self.main => {
                     self.refused = true;
-                    say(&format!("the program cannot run on far memory: {error}"));
+                    tell(format_args!(
+                        "the program cannot run on far memory: {error}"
+                    ));
                 }
                 error => {
                     let without = match entry {
                         Entry::Agent => "far memory",
                         Entry::Hand => "its pages being evicted",
                     };
-                    say(&format!("process {pid} runs without {without}: {error}"));
+                    tell(format_args!(
+                        "process {pid} runs without {without}: {error}"
+                    ));
                 }
             }
         }
@@ -350,7 +355,7 @@ impl Supervisor {
                     1 => "1 process that still uses".to_owned(),
                     count => format!("{count} processes that still use"),
                 };
-                say(&format!("waiting for {text} far memory"));
+                tell(format_args!("waiting for {text} far memory"));
             }
             return None;
         }
@@ -382,7 +387,7 @@ impl Supervisor {
                 Ok(Some(connection)) => self.agents.push(Agent::new(connection)),
                 Ok(None) => return,
                 Err(error) => {
-                    say(&format!(
+                    tell(format_args!(
                         "cannot take another process: {}",
                         by_name(&error.into())
                     ));
@@ -486,22 +491,22 @@ impl Supervisor {
             Notice::Ready | Notice::Usage(_) | Notice::Holds { .. } | Notice::Hand { .. } => {}
             Notice::Failed { text } => self.dismiss(agent, &text),
             Notice::Fatal { text } | Notice::FarMemoryFull { text } | Notice::Remark { text } => {
-                say(&format!("{program}: {text}"));
+                tell(format_args!("{program}: {text}"));
             }
-            Notice::Incompatible { text } => say(&format!("an agent was sent away: {text}")),
+            Notice::Incompatible { text } => tell(format_args!("an agent was sent away: {text}")),
             Notice::NodeLost { node, pages } => {
                 let Some(node) = self.helpers.nodes.list.get_mut(node as usize) else {
                     return;
                 };
                 node.lost = true;
                 node.pages_lost += pages;
-                say(&format!(
+                tell(format_args!(
                     "memory node {} is lost: {pages} pages of {program} had their only copy there",
                     node.address
                 ));
             }
             Notice::AgentDied => {
-                say(&format!(
+                tell(format_args!(
                     "the agent of {program} has died: the process was killed, because its far \
                      pages would read as zeros"
                 ));
@@ -537,8 +542,4 @@ fn wait_now(
             result => return result.ok().flatten(),
         }
     }
-}
-
-fn say(text: &str) {
-    eprintln!("legato: {text}");
 }

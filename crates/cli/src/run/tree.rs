@@ -143,7 +143,6 @@ struct Known {
     /// It was given a hand for the agent of this program.
     helps: Option<Pid>,
     refused: Option<InjectError>,
-    injected: bool,
     /// The hand in it: it has one as long as that lives.
     hand: Option<Process>,
     /// When it was last seen to share its memory.
@@ -160,7 +159,6 @@ impl Known {
             asked: false,
             helps: None,
             refused: None,
-            injected: false,
             hand: None,
             shared: None,
         }
@@ -217,10 +215,10 @@ impl Tree {
     }
 
     /// True if the agent of the process came by injection.
+    /// Has an agent been brought into it? That serves before its injection is over.
     pub(crate) fn is_injected(&self, pid: Pid) -> bool {
-        self.known
-            .get(&pid.as_raw_pid())
-            .is_some_and(|known| known.injected)
+        let known = self.known.get(&pid.as_raw_pid());
+        known.is_some_and(|known| known.asked && known.helps.is_none())
     }
 
     /// The program whose agent a hand in this process works for.
@@ -278,7 +276,7 @@ impl Tree {
             };
             match result {
                 // It connects, and is attended from then on.
-                Ok(()) => known.injected = true,
+                Ok(()) => {}
                 Err(InjectError::Gone | InjectError::Busy) => known.asked = false,
                 Err(error) => {
                     known.asked = false;

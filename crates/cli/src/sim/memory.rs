@@ -2,6 +2,7 @@
 
 use super::EXIT_CHECK_FAILED;
 use crate::failure::Failure;
+use crate::output::print;
 use legato_sim::world::{self, Report, WorldConfig};
 use serde_json::{Map, Value, json};
 
@@ -16,9 +17,9 @@ pub(super) fn run(seed: u64, steps: u64, json: bool) -> Result<u8, Failure> {
         text: failure.to_string(),
     })?;
     if json {
-        println!("{:#}", to_json(&report));
+        print(format_args!("{:#}", to_json(&report)))?;
     } else {
-        println!("{report}");
+        print(report)?;
     }
     Ok(0)
 }

@@ -14,8 +14,7 @@ const EXIT_CHECK_FAILED: u8 = 1;
 pub(crate) fn run(arguments: &SimArguments) -> Result<u8, Failure> {
     arguments.check().map_err(Failure::refused)?;
     if arguments.list {
-        output::list(arguments.json);
-        return Ok(0);
+        return output::list(arguments.json).map(|()| 0);
     }
     let seed = arguments.seed.unwrap_or_default();
     match arguments.scenario {

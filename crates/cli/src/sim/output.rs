@@ -1,6 +1,8 @@
 //! What `legato sim` prints.
 
 use super::sweep::Sweep;
+use crate::failure::Failure;
+use crate::output::print;
 use legato_base::Time;
 use legato_sim::scenario::{ALL, Outcome, Report, Scenario, Size};
 use serde_json::{Map, Value, json};
@@ -15,19 +17,20 @@ pub(super) struct Ran {
     pub(super) replay: String,
 }
 
-pub(super) fn list(json: bool) {
+pub(super) fn list(json: bool) -> Result<(), Failure> {
     if json {
         let list: Vec<_> = ALL.iter().map(listed).collect();
-        println!("{:#}", Value::from(list));
-        return;
+        return print(format_args!("{:#}", Value::from(list)));
     }
+    let mut text = String::new();
     for scenario in &ALL {
-        println!("{:<12} {}", scenario.name, scenario.what);
+        text += &format!("{:<12} {}\n", scenario.name, scenario.what);
         for known in scenario.known {
             let under = known.personality.unwrap_or("any personality");
-            println!("{:<12} known to fail under {under}: {}", "", known.why);
+            text += &format!("{:<12} known to fail under {under}: {}\n", "", known.why);
         }
     }
+    print(text)
 }
 
 fn listed(scenario: &Scenario) -> Value {
@@ -51,17 +54,15 @@ pub(super) fn progress(sweep: &Sweep<'_>) -> String {
 }
 
 /// A run, as text: all of it if it is the only one, otherwise only if it failed.
-pub(super) fn one(sweep: &Sweep<'_>, ran: &Ran) {
+pub(super) fn one(sweep: &Sweep<'_>, ran: &Ran) -> Result<(), Failure> {
     match (&ran.report, &ran.outcome.violation) {
-        (Some(report), _) => println!("{report}"),
-        (None, Some(violation)) => {
-            println!(
-                "seed {}: {violation}\nreplay with: {}",
-                ran.seed, ran.replay
-            );
-        }
-        (None, None) if sweep.asked == 1 => println!("{}", held(sweep.scenario, ran)),
-        (None, None) => {}
+        (Some(report), _) => print(report),
+        (None, Some(violation)) => print(format_args!(
+            "seed {}: {violation}\nreplay with: {}",
+            ran.seed, ran.replay
+        )),
+        (None, None) if sweep.asked == 1 => print(held(sweep.scenario, ran)),
+        (None, None) => Ok(()),
     }
 }
 
@@ -84,9 +85,9 @@ fn held(scenario: &Scenario, ran: &Ran) -> String {
 }
 
 /// The end of a sweep.
-pub(super) fn all(sweep: &Sweep<'_>, json: bool) {
+pub(super) fn all(sweep: &Sweep<'_>, json: bool) -> Result<(), Failure> {
     if json {
-        println!("{:#}", to_json(sweep));
+        print(format_args!("{:#}", to_json(sweep)))
     } else if sweep.asked > 1 {
         let failed = sweep.failed();
         let held = sweep.ran.len() - failed;
@@ -95,10 +96,12 @@ pub(super) fn all(sweep: &Sweep<'_>, json: bool) {
         } else {
             ""
         };
-        println!(
+        print(format_args!(
             "scenario {}: {held} of {} seeds held, {failed} failed{stopped}",
             sweep.scenario.name, sweep.asked
-        );
+        ))
+    } else {
+        Ok(())
     }
 }
 

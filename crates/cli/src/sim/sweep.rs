@@ -4,6 +4,7 @@ use super::EXIT_CHECK_FAILED;
 use super::output::{self, Ran};
 use crate::args::SimArguments;
 use crate::failure::{EXIT_SIGNAL_BASE, Failure};
+use crate::output::tell;
 use legato_sim::scenario::{Options, Scenario, explain};
 use signal_hook::consts::SIGINT;
 use signal_hook::flag::{register, register_conditional_shutdown};
@@ -46,7 +47,7 @@ pub(super) fn run(
         interrupted: false,
     };
     if let Some(why) = scenario.known_to_fail(arguments.personality) {
-        eprintln!("legato: {} is known to fail: {why}", scenario.name);
+        tell(format_args!("{} is known to fail: {why}", scenario.name));
     }
     let mut told = Instant::now();
     for number in 0..arguments.seeds {
@@ -56,16 +57,16 @@ pub(super) fn run(
         }
         let ran = sweep.one(first.wrapping_add(number));
         if !arguments.json {
-            output::one(&sweep, &ran);
+            output::one(&sweep, &ran)?;
         }
         sweep.ran.push(ran);
         let is_last = number + 1 == arguments.seeds;
         if arguments.seeds > 1 && (is_last || told.elapsed() >= PROGRESS_INTERVAL) {
             told = Instant::now();
-            eprintln!("{}", output::progress(&sweep));
+            tell(output::progress(&sweep));
         }
     }
-    output::all(&sweep, arguments.json);
+    output::all(&sweep, arguments.json)?;
     Ok(if sweep.failed() > 0 {
         EXIT_CHECK_FAILED
     } else if sweep.interrupted {

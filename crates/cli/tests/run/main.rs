@@ -11,6 +11,7 @@ mod harness;
 mod agent_time;
 mod bench;
 mod budget;
+mod command_line;
 mod device_port;
 mod devices;
 mod doctor;

@@ -2,7 +2,8 @@
 //! start or cannot go on.
 
 use crate::harness::{
-    Finished, Run, legato, sized, system_program, system_python, test_directory, test_program,
+    Finished, PATIENCE, Process, Run, Running, legato, poll_until, sized, system_program,
+    system_python, test_directory, test_program,
 };
 use std::fs;
 use std::process::Command;
@@ -47,6 +48,57 @@ fn a_program_finds_the_descriptors_that_it_was_given() {
     let far = Run::far(&python).arguments(["-c", list]).cache_mib(64);
     let far = far.finish().expect_code(0);
     assert_eq!(far.output(), plain.output());
+}
+
+/// Agents and hands by their names, once `name` is among them.
+fn tasks_with(run: &Running, name: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    poll_until(&format!("there is {name}"), PATIENCE, || {
+        let processes = run.processes().into_iter();
+        let sharing = processes.filter(|process| process.leads_a_session());
+        let named = |process: Process| fs::read_to_string(format!("/proc/{}/comm", process.pid));
+        names = sharing.filter_map(|process| named(process).ok()).collect();
+        names.sort();
+        names.iter().any(|found| found.trim_end() == name)
+    });
+    names
+}
+
+#[test]
+fn an_agent_and_a_hand_have_names_of_their_own() {
+    // Memory is far when the child is forked, so the parent's agent serves the child.
+    let text = "import os, sys; a = bytearray(b'x') * (48 << 20); os.fork(); sys.stdin.read()";
+    let run = Run::far(system_python())
+        .arguments(["-c", text])
+        .cache_mib(16);
+    let run = run.memory_mib(256).start();
+    assert_eq!(
+        tasks_with(&run, "legato-hand"),
+        ["legato-agent\n", "legato-hand\n"]
+    );
+    let stats = run.finish().expect_code(0).stats.unwrap();
+    assert_eq!(
+        (&stats["processes_injected"], &stats["children_served"]),
+        (&0.into(), &1.into())
+    );
+}
+
+/// Nothing of its parent's memory is registered yet, so nobody serves it.
+#[test]
+fn a_child_that_is_given_an_agent_counts_as_joined() {
+    let text = "import os, sys; os.fork(); sys.stdin.read()";
+    let run = Run::far(system_python())
+        .arguments(["-c", text])
+        .cache_mib(64)
+        .start();
+    poll_until("there are two agents", PATIENCE, || {
+        tasks_with(&run, "legato-agent").len() == 2
+    });
+    let stats = run.finish().expect_code(0).stats.unwrap();
+    assert_eq!(
+        (&stats["processes_injected"], &stats["children_served"]),
+        (&1.into(), &0.into())
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A memory cgroup with a limit, for one run of the comparison with Linux swap.
 
 use crate::failure::by_name;
+use crate::output::tell;
 use crate::{machine, own_process};
 use legato_base::{Bytes, Duration};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -109,7 +110,7 @@ impl Drop for MemoryGroup {
             .empty()
             .and_then(|()| std::fs::remove_dir(&self.directory))
         {
-            super::say(format_args!(
+            tell(format_args!(
                 "cannot remove {}: {}",
                 self.directory.display(),
                 by_name(&error)

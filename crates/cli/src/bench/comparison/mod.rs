@@ -12,13 +12,12 @@ mod swap;
 use crate::args::{BenchAgainstArguments, SwapKind};
 use crate::failure::{EXIT_SIGNAL_BASE, Failure};
 use crate::machine;
+use crate::output::{print, tell};
 use group::MemoryGroup;
 use legato_base::Bytes;
 use report::{Conditions, Contender, Missing};
 use signal_hook::consts::SIGINT;
 use std::ffi::OsString;
-use std::fmt::Display;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use swap::{PageCluster, SwapArea, SwapError};
@@ -48,11 +47,6 @@ impl Runner {
             .map_err(|error| Failure::system("cannot find this program", error))?;
         Ok(Self { interrupt, legato })
     }
-}
-
-/// One line of progress. Nobody may be reading, which is no reason to stop before all is undone.
-pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(std::io::stderr(), "legato: {line}");
 }
 
 /// Why one run gave no figure.
@@ -215,12 +209,12 @@ pub(crate) fn measure<W>(
                 match run(contender, workload) {
                     Ok(figure) => {
                         let unit = report.unit.symbol();
-                        say(format_args!("{progress}: {figure:.2} {unit}"));
+                        tell(format_args!("{progress}: {figure:.2} {unit}"));
                         row.push(contender, Some(figure));
                     }
                     Err(error) => {
                         let error = unless_interrupted(error)?;
-                        say(format_args!("{progress}: {error}"));
+                        tell(format_args!("{progress}: {error}"));
                         row.push(contender, None);
                         let mut what = format!("in round {round}, {}", row.name);
                         if !error.is_of_one_run() {
@@ -260,9 +254,7 @@ pub(crate) fn finish(report: &Report, json: bool) -> Result<u8, Failure> {
     } else {
         report.text()
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| Failure::system("standard output", error))?;
+    print(text)?;
     let mut missing = report.missing.iter();
     Ok(u8::from(missing.any(|missing| {
         matches!(missing.contender, Contender::Legato | Contender::Plain)

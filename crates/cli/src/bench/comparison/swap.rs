@@ -5,6 +5,7 @@
 use super::group::GroupError;
 use crate::failure::by_name;
 use crate::machine;
+use crate::output::tell;
 use legato_base::Bytes;
 use rustix::fs::{FallocateFlags, fallocate, statfs};
 use std::fs;
@@ -273,6 +274,6 @@ fn write(path: &Path, value: &str) -> Result<(), SwapError> {
 /// What cannot be undone is said, and the rest is undone all the same.
 fn undo(result: Result<(), SwapError>) {
     if let Err(error) = result {
-        super::say(format_args!("left behind: {error}"));
+        tell(format_args!("left behind: {error}"));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::args::{BenchTouchArguments, TouchAccess, TouchOrder};
 use crate::failure::Failure;
+use crate::output::print;
 use legato_base::Random;
 use std::fmt::Write as _;
 use std::thread;
@@ -53,7 +54,7 @@ pub(crate) fn run(arguments: &BenchTouchArguments) -> Result<u8, Failure> {
         // Writing to a String does not fail.
         let _ = write!(line, "{touch_ns:.1} ");
     }
-    println!("{}", line.trim_end());
+    print(line.trim_end())?;
     Ok(0)
 }
 

@@ -1,11 +1,12 @@
 //! A program's time under Legato, under Linux swap with the same limit, and on local memory.
 
 use super::comparison::{
-    self, ChildError, Comparison, Interrupt, Report, Row, RunError, Runner, Unit, Work, say,
+    self, ChildError, Comparison, Interrupt, Report, Row, RunError, Runner, Unit, Work,
 };
 use crate::args::BenchProgramArguments;
 use crate::failure::Failure;
 use crate::machine;
+use crate::output::tell;
 use crate::run::{CACHE_MIN, check_cache};
 use legato_base::Bytes;
 use serde_json::{Value, json};
@@ -59,7 +60,7 @@ impl<'a> Program<'a> {
     ) -> Result<Self, Failure> {
         let (output, took) = measured(arguments, interrupt, &mut work(arguments, Bytes(0)).plain())
             .map_err(|error| refused("on local memory", error))?;
-        say(format_args!("on local memory: {:.2} s", took.as_secs_f64()));
+        tell(format_args!("on local memory: {:.2} s", took.as_secs_f64()));
         Ok(Self { arguments, output })
     }
 
@@ -77,7 +78,7 @@ impl<'a> Program<'a> {
             .run(interrupt, &mut work.under(legato, all))
             .map_err(|error| refused("under Legato with all memory local", error))?;
         let memory = memory_of(&stats)?;
-        say(format_args!(
+        tell(format_args!(
             "under Legato with all memory local: {:.2} s, {memory}",
             took.as_secs_f64()
         ));

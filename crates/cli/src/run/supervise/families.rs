@@ -1,6 +1,7 @@
 //! Processes whose agent cannot start, or cannot go on.
 
-use super::{Supervisor, say};
+use super::Supervisor;
+use crate::output::tell;
 use crate::run::agents::Agent;
 use crate::run::processes;
 use crate::run::tree::{self, Server, Tree};
@@ -26,13 +27,13 @@ impl Supervisor {
             };
             if news {
                 let command = &agent.command;
-                say(&format!(
+                tell(format_args!(
                     "{command} ({pid}) runs without far memory: {text}"
                 ));
             }
         } else {
             self.refused = true;
-            say(text);
+            tell(text);
         }
         // It waits. If it is gone it need not be told.
         agent.send(&SupervisorMessage::Dismissed { runs });

@@ -1,6 +1,7 @@
 //! The supervisor's part in dividing the local memory, and in serving the whole tree.
 
-use super::{Supervisor, say};
+use super::Supervisor;
+use crate::output::tell;
 use crate::run::agents::Agent;
 use crate::run::control::Connection;
 use crate::run::processes;
@@ -30,7 +31,7 @@ impl Supervisor {
             }
         }
         if let Some((processes, floors)) = self.ledger.shortage() {
-            say(&format!(
+            tell(format_args!(
                 "{processes} processes need at least {floors} of local memory, more than --cache {}",
                 self.cache
             ));
@@ -68,7 +69,7 @@ impl Supervisor {
         let attended: Vec<Pid> = programs.chain(tasks).chain(self.helpers.pids()).collect();
         let servers: Vec<Server> = agents.filter_map(Agent::server).collect();
         for remark in tree.turn(&attended, &servers, now) {
-            say(&remark);
+            tell(&remark);
         }
     }
 

@@ -339,10 +339,10 @@ fn a_process_is_entered_at_the_second_look_and_once() {
     scene.look(&[]);
     assert_eq!(scene.asked(), [Entry::Agent]);
     scene.look(&[]);
+    assert!(scene.tree.is_injected(scene.child.pid()));
     scene.answer(Ok(()));
     scene.look(&[]);
     assert_eq!(scene.asked(), [Entry::Agent]);
-    assert!(scene.tree.is_injected(scene.child.pid()));
 }
 
 #[test]

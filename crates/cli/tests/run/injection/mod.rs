@@ -56,7 +56,7 @@ fn waiting_program(run: &mut Running, after: Option<i32>) -> i32 {
         let program = processes.iter().find(|process| {
             let name = fs::read_to_string(format!("/proc/{}/comm", process.pid));
             let is_one = name.is_ok_and(|name| name == "blocked\n") && Some(process.pid) != after;
-            // Its agent has its name, and a lower number where these begin anew.
+            // Its agent has its name for a moment, and a lower number where these begin anew.
             is_one && process.is_program()
         });
         let Some(program) = program else {

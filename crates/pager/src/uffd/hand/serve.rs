@@ -54,6 +54,8 @@ pub fn run(start: &HandStart<'_>) -> Result<(), Errno> {
     // Out of the child's process group: signals to the group are not for the hand. Fails only for
     // the leader of a group, which a new task is not.
     let _ = rustix::process::setsid();
+    // For whoever lists processes. Fails only for a bad address.
+    let _ = rustix::thread::set_name(c"legato-hand");
     // What came along from the child is not the hand's to keep open, and what the child may have
     // is no limit for the hand.
     raise_descriptor_limit();

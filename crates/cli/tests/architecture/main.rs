@@ -4,10 +4,14 @@
     reason = "what a test did not expect ends the test"
 )]
 
+mod documents;
+mod sources;
+mod time_limits;
+
 use serde_json::Value;
+use sources::{Source, has_word, paths, sources, workspace};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Every edge between crates of the workspace that there may be, those of tests included.
@@ -170,84 +174,22 @@ fn sources_are_ascii() {
     assert!(wrong.is_empty(), "not ASCII: {:?}", paths(&wrong));
 }
 
-/// Where product code may have a time of a second or more that is no time limit: it paces work, or
-/// engines are told otherwise.
-const PACES: [(&str, &str); 17] = [
-    ("crates/cli/src/bench/", ""),
-    ("crates/cli/src/node/refusals.rs", "INTERVAL"),
-    ("crates/cli/src/run/supervise.rs", "WAITING_NOTICE"),
-    ("crates/cli/src/run/budget.rs", "ASK_AGAIN"),
-    ("crates/cli/src/run/proxies.rs", "SLEEP_MAX"),
-    ("crates/cli/src/sim/sweep.rs", "PROGRESS_INTERVAL"),
-    ("crates/fabric/src/session/", ""),
-    ("crates/pager/src/engine/memory.rs", "QUIET_AFTER"),
-    ("crates/pager/src/engine/strays.rs", "REST_M"),
-    ("crates/pager/src/engine/strays.rs", "USED_AFTER"),
-    ("crates/pager/src/far/room.rs", "ASK_AGAIN_MAX"),
-    ("crates/pager/src/order/mod.rs", "CONTESTED"),
-    ("crates/pager/src/uffd/linux_kernel/rss.rs", "REST_MAX"),
-    ("crates/providers/src/ibverbs/", ""),
-    ("crates/providers/src/proxy/agent/line.rs", "LOOK"),
-    ("crates/sim/src/", ""),
-    ("crates/transport/src/", ""),
-];
-const TIME_LIMITS: &str = "crates/base/src/timeouts/mod.rs";
-
+/// What is printed passes one module, which knows what to do when nobody reads it.
 #[test]
-fn time_limits_stand_in_one_file() {
+fn standard_streams_have_one_module() {
+    const MODULE: &str = "crates/cli/src/output.rs";
     let sources = sources();
-    let products = sources.iter().filter(|file| {
-        file.path.contains("/src/")
-            && !file.path.contains("test")
-            && !file.path.starts_with("crates/base/")
-    });
-    let strays: Vec<String> = products
-        .flat_map(|file| file.text.lines().map(|line| (&file.path, line.trim())))
-        .filter(|(_, line)| line.contains("const ") && line.contains("from_secs("))
-        .filter(|(path, line)| {
-            let paces =
-                |(place, name): &(&str, &str)| path.starts_with(place) && line.contains(name);
-            !PACES.iter().any(paces)
-        })
-        .map(|(path, line)| format!("{path}: {line}"))
-        .collect();
-    assert_eq!(strays, Vec::<String>::new(), "see {TIME_LIMITS}");
-}
-
-/// Each has a row that says what it is, what it protects and what is at its end.
-#[test]
-fn every_time_limit_is_explained() {
-    let text = fs::read_to_string(workspace().join(TIME_LIMITS)).unwrap();
-    let lines = || text.lines();
-    let names: Vec<&str> = lines()
-        .filter_map(|line| Some(line.strip_prefix("pub const ")?.split_once(':')?.0))
-        .collect();
-    assert!(names.len() > 15, "{names:?}");
-    for name in names {
-        let named = format!("[`{name}`]");
-        let row = lines().find(|line| line.starts_with("//! | [`") && line.contains(&named));
-        let columns = row.map(|row| row.split(" | ").count());
-        assert_eq!(columns, Some(5), "{name}");
-    }
-}
-
-#[test]
-fn comments_and_texts_are_not_taken_for_code() {
-    let text = "let a = \"unsafe \\\" unsafe\"; // unsafe\n/* unsafe */ let b = '\"'; let c = r#\"unsafe\"#;";
-    assert!(!has_word(&code_of(text), "unsafe"), "{}", code_of(text));
-    assert!(has_word(
-        &code_of("let a: &'static str; unsafe { f(\"\") }"),
-        "unsafe"
-    ));
-    assert!(!has_word(&code_of("#![forbid(unsafe_code)]"), "unsafe"));
-}
-
-fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .unwrap()
-        .to_owned()
+    let prints = |file: &&Source| {
+        ["println", "eprintln", "print", "eprint"]
+            .iter()
+            .any(|name| has_word(&file.code, name) && file.code.contains(&format!("{name}!(")))
+    };
+    let command = sources
+        .iter()
+        .filter(|file| file.path.starts_with("crates/cli/src/"));
+    let wrong: Vec<_> = command.clone().filter(prints).collect();
+    assert!(wrong.is_empty(), "prints: {:?}", paths(&wrong));
+    assert!(command.clone().any(|file| file.path == MODULE));
 }
 
 /// Edges between the crates of the workspace, of every kind of dependency.
@@ -300,84 +242,4 @@ fn wrong_edges(edges: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     all.filter(|(from, to)| !may(from, to))
         .map(|(from, to)| format!("{from} -> {to}"))
         .collect()
-}
-
-#[derive(Debug)]
-struct Source {
-    /// From the workspace's root on.
-    path: String,
-    text: String,
-    code: String,
-}
-
-fn paths<'a>(sources: &[&'a Source]) -> Vec<&'a str> {
-    sources.iter().map(|source| source.path.as_str()).collect()
-}
-
-fn sources() -> Vec<Source> {
-    let root = workspace();
-    let mut found = Vec::new();
-    let mut directories = vec![root.join("crates")];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                let path = path
-                    .strip_prefix(&root)
-                    .unwrap()
-                    .to_str()
-                    .unwrap()
-                    .to_owned();
-                let code = code_of(&text);
-                found.push(Source { path, text, code });
-            }
-        }
-    }
-    found
-}
-
-fn has_word(code: &str, word: &str) -> bool {
-    code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .any(|part| part == word)
-}
-
-/// The text without comments and without what is between quotes.
-fn code_of(text: &str) -> String {
-    let mut code = String::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let skipped = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            rest.find("*/").map_or(rest.len(), |end| end + 2)
-        } else if let Some(raw) = rest.strip_prefix("r#\"") {
-            raw.find("\"#").map_or(rest.len(), |end| end + 5)
-        } else if first == '"' {
-            quoted(rest)
-        } else if rest.starts_with("'\"'") || rest.starts_with("'\\") {
-            // Characters that would look like the begin of a text.
-            rest[2..].find('\'').map_or(rest.len(), |end| end + 3)
-        } else {
-            code.push(first);
-            first.len_utf8()
-        };
-        rest = &rest[skipped..];
-    }
-    code
-}
-
-/// Length of the quoted text that `rest` begins with.
-fn quoted(rest: &str) -> usize {
-    let mut escaped = false;
-    for (index, byte) in rest.bytes().enumerate().skip(1) {
-        match byte {
-            b'"' if !escaped => return index + 1,
-            b'\\' => escaped = !escaped,
-            _ => escaped = false,
-        }
-    }
-    rest.len()
 }

@@ -1,0 +1,233 @@
+//! Defaults from the environment: `LEGATO_CACHE` is that of `--cache`, and so on for every option.
+
+use super::Arguments;
+use super::misuse::one_line;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, Parser as _};
+use std::ffi::{OsStr, OsString};
+
+/// A command line that cannot be obeyed.
+#[derive(Debug)]
+pub(crate) struct Misuse {
+    pub(super) error: clap::Error,
+    /// The variables that had to do with it.
+    pub(super) variables: Vec<String>,
+}
+
+/// What a variable says that an option takes no value of.
+const YES: [&str; 4] = ["1", "yes", "true", "on"];
+const NO: [&str; 4] = ["0", "no", "false", "off"];
+
+/// The command line of this process.
+pub(crate) fn parse() -> Result<Arguments, Misuse> {
+    parse_with(std::env::args_os().collect(), |name| std::env::var_os(name))
+}
+
+/// An option that is not on the line, and that nothing on the line excludes, is as if it had been there with
+/// what its variable says. A variable that is empty says nothing.
+pub(super) fn parse_with(
+    mut line: Vec<OsString>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Arguments, Misuse> {
+    let mut command = Arguments::command();
+    let given = command.clone().ignore_errors(true);
+    command.build();
+    // Help is for the second time.
+    let found = match given.try_get_matches_from(&line) {
+        Ok(given) => options_of(&command, &given, &variable),
+        Err(_) => Found::default(),
+    };
+    let at = line.len().min(1 + found.depth);
+    let options = found.options.iter().map(|(_, option)| option.clone());
+    line.splice(at..at, options);
+    Arguments::try_parse_from(line).map_err(|error| {
+        let text = one_line(&error);
+        let concerned = found.options.into_iter().filter(|(variable, _)| {
+            let option = option_of(variable);
+            text.split(['\'', ' ', '=']).any(|word| word == option)
+        });
+        Misuse {
+            variables: concerned.map(|(variable, _)| variable).collect(),
+            error,
+        }
+    })
+}
+
+/// What the environment adds to a line.
+#[derive(Default)]
+struct Found {
+    /// How many words of the line name the command: options belong behind them.
+    depth: usize,
+    /// Variables, and the options that they stand for.
+    options: Vec<(String, OsString)>,
+}
+
+fn options_of(
+    command: &Command,
+    given: &ArgMatches,
+    variable: &impl Fn(&str) -> Option<OsString>,
+) -> Found {
+    if let Some((name, inner)) = given.subcommand() {
+        let Some(command) = command.find_subcommand(name) else {
+            return Found::default();
+        };
+        let mut found = options_of(command, inner, variable);
+        found.depth += 1;
+        return found;
+    }
+    let is_given =
+        |arg: &&Arg| given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let on_the_line: Vec<_> = command.get_arguments().filter(is_given).collect();
+    // Legato itself uses what is hidden, and says all that it wants.
+    if command.is_hide_set() || on_the_line.iter().any(|arg| arg.is_hide_set()) {
+        return Found::default();
+    }
+    let is_excluded = |arg: &Arg| {
+        let excludes = |one: &Arg, other: &Arg| {
+            let excluded = command.get_arg_conflicts_with(one);
+            excluded.iter().any(|arg| arg.get_id() == other.get_id())
+        };
+        let mut given = on_the_line.iter();
+        given.any(|given| {
+            given.get_id() == arg.get_id() || excludes(given, arg) || excludes(arg, given)
+        })
+    };
+    let candidates = command
+        .get_arguments()
+        .filter(|arg| has_variable(arg) && !is_excluded(arg));
+    let options = candidates.filter_map(|arg| {
+        let name = variable_of(arg.get_long()?);
+        let value = variable(&name).filter(|value| !value.is_empty())?;
+        Some((option(arg, &value)?, name))
+    });
+    Found {
+        depth: 0,
+        options: options.map(|(option, name)| (name, option)).collect(),
+    }
+}
+
+/// False for `--help` and `--version`, which are no defaults, and for what only Legato itself uses.
+fn has_variable(arg: &Arg) -> bool {
+    arg.get_long().is_some()
+        && !arg.is_hide_set()
+        && matches!(
+            arg.get_action(),
+            ArgAction::Set | ArgAction::Append | ArgAction::SetTrue
+        )
+}
+
+/// `--cache=64MiB`, or `--quiet`. None if the variable says no.
+fn option(arg: &Arg, value: &OsStr) -> Option<OsString> {
+    let mut option = OsString::from("--");
+    option.push(arg.get_long()?);
+    let takes_value = !matches!(arg.get_action(), ArgAction::SetTrue);
+    let is = |words: [&str; 4]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+    if !takes_value && is(NO) {
+        return None;
+    }
+    // What an option without a value is told, besides yes, is refused by the parser.
+    if takes_value || !is(YES) {
+        option.push("=");
+        option.push(value);
+    }
+    Some(option)
+}
+
+fn variable_of(long: &str) -> String {
+    format!("LEGATO_{}", long.replace('-', "_").to_uppercase())
+}
+
+fn option_of(variable: &str) -> String {
+    let name = variable.trim_start_matches("LEGATO_");
+    format!("--{}", name.replace('_', "-").to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args;
+    use legato_base::Bytes;
+
+    fn parsed(line: &[&str], environment: &[(&str, &str)]) -> args::Command {
+        let line = line.iter().map(OsString::from).collect();
+        let variable = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        parse_with(line, variable).unwrap().command
+    }
+
+    fn run(line: &[&str], environment: &[(&str, &str)]) -> args::RunArguments {
+        let line = [&["legato", "run"], line].concat();
+        match parsed(&line, environment) {
+            args::Command::Run(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_option_has_a_default_in_the_environment() {
+        let environment = [
+            ("LEGATO_CACHE", "64MiB"),
+            ("LEGATO_QUIET", "Yes"),
+            ("LEGATO_NODES", "shm:@a,shm:@b"),
+            ("LEGATO_STATS", ""),
+        ];
+        let found = run(&["sort", "--cache", "1"], &environment);
+        assert_eq!((found.cache, found.quiet), (Bytes::mib(64), true));
+        assert_eq!((found.nodes.len(), found.stats), (2, None));
+        assert_eq!(found.command, ["sort", "--cache", "1"]);
+        let node = [("LEGATO_MEMORY", "1GiB"), ("LEGATO_LISTEN", "shm:@a")];
+        let args::Command::Node(node) = parsed(&["legato", "node"], &node) else {
+            panic!("of another command");
+        };
+        assert_eq!((node.memory, node.listen.len()), (Some(Bytes::gib(1)), 1));
+        let status = [("LEGATO_NODE", "shm:@a"), ("LEGATO_MEMORY", "1GiB")];
+        let status = parsed(&["legato", "node", "status"], &status);
+        assert!(matches!(status, args::Command::Node(node) if node.memory.is_none()));
+    }
+
+    #[test]
+    fn the_command_line_goes_before() {
+        let found = run(
+            &["--cache", "32MiB", "--quiet", "--", "ls"],
+            &[("LEGATO_CACHE", "big"), ("LEGATO_QUIET", "no")],
+        );
+        assert_eq!((found.cache, found.quiet), (Bytes::mib(32), true));
+        let found = run(&["--nodes", "shm:@a", "ls"], &[("LEGATO_FAR", "1GiB")]);
+        assert_eq!((found.nodes.len(), found.far), (1, None));
+        let found = run(&["--far", "1GiB", "ls"], &[("LEGATO_NODES", "shm:@a")]);
+        assert_eq!((found.nodes.len(), found.far), (0, Some(Bytes::gib(1))));
+        let list = parsed(&["legato", "sim", "--list"], &[("LEGATO_SEED", "1")]);
+        assert!(matches!(list, args::Command::Sim(sim) if sim.list && sim.seed.is_none()));
+    }
+
+    #[test]
+    fn what_legato_itself_starts_has_no_defaults() {
+        let line = "legato node --memory 1MiB --listen shm:@a --embedded";
+        let line: Vec<_> = line.split(' ').collect();
+        let node = parsed(&line, &[("LEGATO_INSECURE", "yes"), ("LEGATO_JSON", "yes")]);
+        assert!(matches!(node, args::Command::Node(node) if !node.insecure && !node.json));
+    }
+
+    #[test]
+    fn no_option_has_a_variable_that_means_something_else() {
+        fn variables(command: &Command, all: &mut Vec<String>) {
+            let options = command.get_arguments().filter(|arg| has_variable(arg));
+            all.extend(options.map(|arg| variable_of(arg.get_long().unwrap())));
+            let commands = command.get_subcommands();
+            let shown = commands.filter(|command| !command.is_hide_set());
+            shown.for_each(|command| variables(command, all));
+        }
+        let mut all = Vec::new();
+        variables(&Arguments::command(), &mut all);
+        assert!(all.contains(&"LEGATO_IDLE_POLL".to_owned()));
+        for other in ["LOG", "MASK_FEATURES", "CONTROL", "PROXY", "AGENT_OBJECT"] {
+            assert!(!all.contains(&format!("LEGATO_{other}")), "{other}");
+        }
+        let found = all
+            .iter()
+            .find(|name| variable_of(&option_of(name)[2..]) != **name);
+        assert_eq!(found, None);
+    }
+}
