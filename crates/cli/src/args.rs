@@ -42,6 +42,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArguments),
+    Ps(PsArguments),
     /// The process that becomes a program without a dynamic loader.
     #[command(hide = true)]
     Launch(LaunchArguments),
@@ -101,6 +102,10 @@ pub(crate) struct RunArguments {
     /// concerns all processors of the machine.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) idle_poll: IdlePollArgument,
+    /// Say while the program runs what it has and does: in a line that changes where standard error is a
+    /// terminal, which what the program writes there takes the place of, else in a line every 10 seconds.
+    #[arg(long)]
+    pub(crate) progress: bool,
     /// Write what happened as JSON to this file when the program has ended.
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -123,6 +128,17 @@ pub(crate) enum IdlePollArgument {
     /// When a trial has shown that it pays
     Auto,
     Never,
+}
+
+/// List the runs of this user on this machine; of root: all.
+///
+/// TIME is since the start, LOCAL the local memory of all processes together and its limit, FAR what they have
+/// at memory nodes, FAULTS/S how many of their pages a second came or were made in the last half second.
+#[derive(Debug, Args)]
+pub(crate) struct PsArguments {
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,14 +6,12 @@ use crate::output;
 use clap::builder::Resettable;
 use clap::{Command, CommandFactory as _};
 
-const EXIT_OK: u8 = 0;
-
 pub(crate) fn completions(arguments: &CompletionsArguments) -> Result<u8, Failure> {
     let mut script = Vec::new();
     let mut command = visible(&Arguments::command());
     clap_complete::generate(arguments.shell, &mut command, "legato", &mut script);
     output::write(&script)?;
-    Ok(EXIT_OK)
+    Ok(0)
 }
 
 pub(crate) fn manual(arguments: &ManualArguments) -> Result<u8, Failure> {
@@ -21,7 +19,7 @@ pub(crate) fn manual(arguments: &ManualArguments) -> Result<u8, Failure> {
     std::fs::create_dir_all(directory)
         .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory))
         .map_err(|error| Failure::system(directory.display(), error))?;
-    Ok(EXIT_OK)
+    Ok(0)
 }
 
 /// Without what only Legato itself uses, which completions would offer.

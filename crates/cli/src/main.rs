@@ -11,6 +11,7 @@ mod net;
 mod node;
 mod output;
 mod own_process;
+mod ps;
 mod run;
 mod secret;
 mod sim;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         args::Command::Node(arguments) => node::run(&arguments),
         args::Command::Secret(args::SecretCommand::New(arguments)) => secret::run(&arguments),
         args::Command::Net(command) => net::run(&command),
+        args::Command::Ps(arguments) => ps::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Bench(command) => bench::run(&command),

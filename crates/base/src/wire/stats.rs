@@ -6,6 +6,8 @@ use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"LGstats6");
+/// The memfd's name, as links in `/proc/PID/fd` show it.
+pub const STATS_NAME: &str = "legato-stats";
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {

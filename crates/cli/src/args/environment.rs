@@ -2,6 +2,7 @@
 
 use super::Arguments;
 use super::misuse::one_line;
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, Parser as _};
 use std::ffi::{OsStr, OsString};
@@ -29,14 +30,13 @@ pub(super) fn parse_with(
     mut line: Vec<OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Arguments, Misuse> {
+    let given = given_by(&line).map_err(|error| Misuse {
+        error,
+        variables: Vec::new(),
+    })?;
     let mut command = Arguments::command();
-    let given = command.clone().ignore_errors(true);
     command.build();
-    // Help is for the second time.
-    let found = match given.try_get_matches_from(&line) {
-        Ok(given) => options_of(&command, &given, &variable),
-        Err(_) => Found::default(),
-    };
+    let found = options_of(&command, &given, &variable);
     let at = line.len().min(1 + found.depth);
     let options = found.options.iter().map(|(_, option)| option.clone());
     line.splice(at..at, options);
@@ -51,6 +51,18 @@ pub(super) fn parse_with(
             error,
         }
     })
+}
+
+/// What the line itself says. A mistake in it, and a call for help, is what it would be without an environment.
+fn given_by(line: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    let command = Arguments::command();
+    match command.clone().try_get_matches_from(line) {
+        // The environment may have it.
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
+            command.ignore_errors(true).try_get_matches_from(line)
+        }
+        result => result,
+    }
 }
 
 /// What the environment adds to a line.
@@ -143,18 +155,24 @@ fn option_of(variable: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::args;
     use legato_base::Bytes;
 
-    fn parsed(line: &[&str], environment: &[(&str, &str)]) -> args::Command {
+    pub(crate) fn parse_in(
+        environment: &[(&str, &str)],
+        line: &[&str],
+    ) -> Result<Arguments, Misuse> {
         let line = line.iter().map(OsString::from).collect();
-        let variable = |name: &str| {
+        parse_with(line, |name| {
             let found = environment.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
-        };
-        parse_with(line, variable).unwrap().command
+        })
+    }
+
+    fn parsed(line: &[&str], environment: &[(&str, &str)]) -> args::Command {
+        parse_in(environment, line).unwrap().command
     }
 
     fn run(line: &[&str], environment: &[(&str, &str)]) -> args::RunArguments {

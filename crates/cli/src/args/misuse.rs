@@ -61,16 +61,10 @@ pub(super) fn one_line(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::environment::parse_with;
-    use std::ffi::OsString;
+    use crate::args::environment::tests::parse_in;
 
     fn said_of(line: &[&str], environment: &[(&str, &str)]) -> String {
-        let line = line.iter().map(OsString::from).collect();
-        let variable = |name: &str| {
-            let found = environment.iter().find(|(known, _)| *known == name);
-            found.map(|(_, value)| OsString::from(value))
-        };
-        told(&parse_with(line, variable).unwrap_err())
+        told(&parse_in(environment, line).unwrap_err())
     }
 
     #[test]
@@ -94,8 +88,17 @@ mod tests {
                 "unrecognized subcommand 'walk'; see --help",
             ),
         ] {
-            assert_eq!(said_of(line, &[("LEGATO_CACHE", "64MiB")]), said);
+            assert_eq!(said_of(line, &[("LEGATO_IDLE_POLL", "never")]), said);
         }
+    }
+
+    #[test]
+    fn a_mistake_on_the_line_is_not_the_environments() {
+        let line = ["legato", "run", "--idle-poll", "often", "ls"];
+        assert_eq!(
+            said_of(&line, &[("LEGATO_IDLE_POLL", "at times")]),
+            said_of(&line, &[])
+        );
     }
 
     #[test]

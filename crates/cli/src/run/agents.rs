@@ -8,7 +8,7 @@ use super::processes;
 use super::tree::Server;
 use legato_base::timeouts;
 use legato_base::wire::control::{AgentMessageBody, SupervisorMessage, Usage, Welcome};
-use legato_base::wire::stats::{STATS_SIZE, StatsPage};
+use legato_base::wire::stats::{AgentCounters, STATS_SIZE, StatsPage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -265,6 +265,12 @@ impl Agent {
             injected: self.injected,
             stats: self.stats.clone()?,
         })
+    }
+
+    /// What it has counted until now.
+    pub(crate) fn counters(&self) -> Option<AgentCounters> {
+        let page = self.stats_file.as_ref().and_then(read_stats);
+        page.map(|page| page.counters)
     }
 
     /// Takes what the agent has sent. `take_on` opens an account for the connected task, unless

@@ -13,9 +13,11 @@ pub(crate) mod launch;
 mod nodes;
 mod outcome;
 mod preload;
-mod processes;
+pub(crate) mod processes;
 mod program;
+pub(crate) mod progress;
 mod proxies;
+pub(crate) mod record;
 mod signals;
 mod stats;
 mod stats_file;
@@ -36,7 +38,9 @@ use nodes::Nodes;
 use outcome::Outcome;
 use preload::PreloadFile;
 use program::Found;
+use progress::Progress;
 use proxies::Proxies;
+use record::Record;
 use signals::Signals;
 use stats_file::StatsFile;
 use std::cell::RefCell;
@@ -82,10 +86,15 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         .and_then(|signals| {
             let proxies = Proxies::for_nodes(&nodes)?;
             let keeper = Keeper::start()?;
+            let record = Record::new(&arguments.command, arguments.cache, &nodes).publish();
+            let record = record.map_err(|error| {
+                Failure::system("cannot put the run's record into memory", error)
+            })?;
             let main = start(arguments, &program, &preload, &name, &mut injector)?;
-            Ok((signals, proxies, keeper, main))
+            Ok((signals, proxies, keeper, record, main))
         });
-    let (signals, proxies, keeper, main) = match started {
+    // The record is there until the run is over.
+    let (signals, proxies, keeper, _record, main) = match started {
         Ok(started) => started,
         Err(failure) => {
             nodes.stop();
@@ -99,9 +108,17 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         keeper: Some(keeper),
         idle_poll: arguments.idle_poll,
     };
-    let mut supervisor =
-        Supervisor::new(signals, listener, helpers, injector, main, arguments.cache);
     let began = Instant::now();
+    let progress = arguments.progress.then(|| Progress::start(began));
+    let mut supervisor = Supervisor::new(
+        signals,
+        listener,
+        helpers,
+        injector,
+        main,
+        arguments.cache,
+        progress,
+    );
     let outcome = supervisor.supervise();
     let elapsed = began.elapsed();
     let (report, nodes) = supervisor.finish(outcome);

@@ -1,7 +1,10 @@
 //! What /proc knows about the processes below this one.
 
+use rustix::param::clock_ticks_per_second;
 use rustix::process::Pid;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// The program that an agent serves, in this process's pid namespace: `own` is what the program
 /// calls itself, `peer` the process that connected (the program, or a helper process beside it).
@@ -83,6 +86,14 @@ impl Process {
         let stat = std::fs::read(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
         let (start, ended) = parse_stat(&String::from_utf8_lossy(&stat))?;
         Some(Self { pid, start, ended })
+    }
+
+    /// How long it has been there.
+    pub(crate) fn age(&self) -> Duration {
+        let now = clock_gettime(ClockId::Boottime);
+        let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+        let start = self.start as f64 / clock_ticks_per_second() as f64;
+        now.saturating_sub(Duration::from_secs_f64(start))
     }
 
     pub(crate) fn is(&self, pid: i32, start: u64) -> bool {

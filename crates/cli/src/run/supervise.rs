@@ -12,6 +12,7 @@ use super::intruder::{Intruder, Outcomes};
 use super::nodes::Nodes;
 use super::outcome::Outcome;
 use super::processes;
+use super::progress::{Load, Progress};
 use super::proxies::Proxies;
 use super::signals::{SignalEvent, Signals};
 use super::summary::{NodeReport, RunReport};
@@ -65,6 +66,7 @@ pub(crate) struct Supervisor {
     stage: Stage,
     main: Pid,
     cache: Bytes,
+    progress: Option<Progress>,
 }
 
 /// How far the run is.
@@ -93,6 +95,7 @@ impl Supervisor {
         injector: Rc<RefCell<Injector>>,
         main: Pid,
         cache: Bytes,
+        progress: Option<Progress>,
     ) -> Self {
         let (intruder, outcomes) = Intruder::new(Rc::clone(&injector));
         Self {
@@ -113,6 +116,7 @@ impl Supervisor {
             stage: Stage::Running,
             main,
             cache,
+            progress,
         }
     }
 
@@ -137,7 +141,22 @@ impl Supervisor {
             self.look_at_tree(now);
             self.settle_shares(now);
             self.helpers.have_kept(&mut self.agents);
+            self.show_progress(now);
         }
+    }
+
+    fn show_progress(&mut self, now: Instant) {
+        let Some(progress) = &mut self.progress else {
+            return;
+        };
+        progress.turn(now, self.cache, || {
+            let mut load = Load::default();
+            let agents = self.agents.iter().filter_map(Agent::counters);
+            agents.for_each(|counters| load.add(&counters));
+            let ended = self.reports.iter();
+            ended.for_each(|report| load.add_ended(&report.stats.counters));
+            load
+        });
     }
 
     pub(crate) fn finish(self, outcome: Outcome) -> (RunReport, Nodes) {
@@ -206,6 +225,7 @@ impl Supervisor {
             .chain(self.listener_rests_until)
             .chain(self.ledger.deadline(now))
             .chain(self.tree.as_ref().map(Tree::deadline))
+            .chain(self.progress.as_ref().map(Progress::deadline))
             .min()
     }
 

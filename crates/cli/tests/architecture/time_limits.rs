@@ -5,7 +5,9 @@ use std::fs;
 
 /// Where product code may have a time of a second or more that is no time limit: it paces work, or
 /// engines are told otherwise.
-const PACES: [(&str, &str); 17] = [
+const PACES: [(&str, &str); 19] = [
+    ("crates/cli/src/run/progress.rs", "LIVE_PACE"),
+    ("crates/cli/src/run/progress.rs", "LOG_PACE"),
     ("crates/cli/src/bench/", ""),
     ("crates/cli/src/node/refusals.rs", "INTERVAL"),
     ("crates/cli/src/run/supervise.rs", "WAITING_NOTICE"),

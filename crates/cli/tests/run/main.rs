@@ -29,6 +29,7 @@ mod nodes;
 mod pattern;
 mod peers;
 mod proxied;
+mod ps;
 mod rdma;
 mod real_programs;
 mod redis;

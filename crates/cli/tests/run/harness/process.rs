@@ -1,7 +1,7 @@
 //! Processes as /proc shows them.
 
 use super::{legato, poll_until};
-use legato_base::wire::stats::{AgentCounters, StatsPage};
+use legato_base::wire::stats::{AgentCounters, STATS_NAME, StatsPage};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ impl Process {
         let paths = descriptors.into_iter().flatten().flatten();
         let is_theirs = |path: &PathBuf| {
             let target = fs::read_link(path).unwrap_or_default();
-            target.to_string_lossy().contains("legato-stats")
+            target.to_string_lossy().contains(STATS_NAME)
         };
         let path = paths.map(|entry| entry.path()).find(is_theirs)?;
         Some(StatsPage::parse(&fs::read(path).ok()?)?.counters)

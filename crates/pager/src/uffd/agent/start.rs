@@ -23,7 +23,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use legato_base::secret::{Keyring, SECRET_LENGTH, SecureRandom};
 use legato_base::wire::control::{AgentMessageBody, Welcome};
-use legato_base::wire::stats::STATS_SIZE;
+use legato_base::wire::stats::{STATS_NAME, STATS_SIZE};
 use legato_base::{Bytes, ClientId, SystemError, Time};
 use legato_fabric::{Fabric, FabricConfig};
 use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
@@ -305,7 +305,7 @@ fn secure_random() -> Result<SecureRandom, String> {
 /// What the counters are published in.
 fn open_stats() -> Result<OwnedFd, String> {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let stats = rustix::fs::memfd_create("legato-stats", flags);
+    let stats = rustix::fs::memfd_create(STATS_NAME, flags);
     let stats = stats.map_err(|e| system("memfd_create", e))?;
     let sized = rustix::fs::ftruncate(&stats, STATS_SIZE as u64);
     sized.map_err(|e| system("ftruncate", e))?;
