@@ -5,6 +5,7 @@ use super::misuse::one_line;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, Parser as _};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 /// A command line that cannot be obeyed.
@@ -19,24 +20,33 @@ pub(crate) struct Misuse {
 const YES: [&str; 4] = ["1", "yes", "true", "on"];
 const NO: [&str; 4] = ["0", "no", "false", "off"];
 
+/// How the name of every variable begins.
+const PREFIX: &str = "LEGATO_";
+
+/// By name.
+type Variables = BTreeMap<OsString, OsString>;
+
 /// The command line of this process.
 pub(crate) fn parse() -> Result<Arguments, Misuse> {
-    parse_with(std::env::args_os().collect(), |name| std::env::var_os(name))
+    let variables = std::env::vars_os()
+        .filter(|(name, _)| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+    parse_with(std::env::args_os().collect(), &variables.collect())
 }
 
 /// An option that is not on the line, and that nothing on the line excludes, is as if it had been there with
 /// what its variable says. A variable that is empty says nothing.
-pub(super) fn parse_with(
-    mut line: Vec<OsString>,
-    variable: impl Fn(&str) -> Option<OsString>,
-) -> Result<Arguments, Misuse> {
-    let given = given_by(&line).map_err(|error| Misuse {
+fn parse_with(mut line: Vec<OsString>, variables: &Variables) -> Result<Arguments, Misuse> {
+    let of_the_line = |error| Misuse {
         error,
         variables: Vec::new(),
-    })?;
+    };
+    if variables.is_empty() {
+        return Arguments::try_parse_from(line).map_err(of_the_line);
+    }
+    let given = given_by(&line).map_err(of_the_line)?;
     let mut command = Arguments::command();
     command.build();
-    let found = options_of(&command, &given, &variable);
+    let found = options_of(&command, &given, variables);
     let at = line.len().min(1 + found.depth);
     let options = found.options.iter().map(|(_, option)| option.clone());
     line.splice(at..at, options);
@@ -74,16 +84,12 @@ struct Found {
     options: Vec<(String, OsString)>,
 }
 
-fn options_of(
-    command: &Command,
-    given: &ArgMatches,
-    variable: &impl Fn(&str) -> Option<OsString>,
-) -> Found {
+fn options_of(command: &Command, given: &ArgMatches, variables: &Variables) -> Found {
     if let Some((name, inner)) = given.subcommand() {
         let Some(command) = command.find_subcommand(name) else {
             return Found::default();
         };
-        let mut found = options_of(command, inner, variable);
+        let mut found = options_of(command, inner, variables);
         found.depth += 1;
         return found;
     }
@@ -109,12 +115,13 @@ fn options_of(
         .filter(|arg| has_variable(arg) && !is_excluded(arg));
     let options = candidates.filter_map(|arg| {
         let name = variable_of(arg.get_long()?);
-        let value = variable(&name).filter(|value| !value.is_empty())?;
-        Some((option(arg, &value)?, name))
+        let value = variables.get(OsStr::new(&name));
+        let option = option(arg, value.filter(|value| !value.is_empty())?)?;
+        Some((name, option))
     });
     Found {
         depth: 0,
-        options: options.map(|(option, name)| (name, option)).collect(),
+        options: options.collect(),
     }
 }
 
@@ -146,11 +153,11 @@ fn option(arg: &Arg, value: &OsStr) -> Option<OsString> {
 }
 
 fn variable_of(long: &str) -> String {
-    format!("LEGATO_{}", long.replace('-', "_").to_uppercase())
+    format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
 }
 
 fn option_of(variable: &str) -> String {
-    let name = variable.trim_start_matches("LEGATO_");
+    let name = variable.trim_start_matches(PREFIX);
     format!("--{}", name.replace('_', "-").to_lowercase())
 }
 
@@ -164,11 +171,10 @@ pub(super) mod tests {
         environment: &[(&str, &str)],
         line: &[&str],
     ) -> Result<Arguments, Misuse> {
+        let environment = environment.iter();
+        let variables = environment.map(|(name, value)| (name.into(), value.into()));
         let line = line.iter().map(OsString::from).collect();
-        parse_with(line, |name| {
-            let found = environment.iter().find(|(known, _)| *known == name);
-            found.map(|(_, value)| OsString::from(value))
-        })
+        parse_with(line, &variables.collect())
     }
 
     fn parsed(line: &[&str], environment: &[(&str, &str)]) -> args::Command {

@@ -1,6 +1,7 @@
 //! `--progress`: what a run does, while it does it. On a terminal a line that changes, elsewhere one now and
 //! then.
 
+use super::summary::processes;
 use crate::output;
 use legato_base::wire::stats::AgentCounters;
 use legato_base::{Bytes, PAGE_SIZE};
@@ -78,13 +79,10 @@ impl Progress {
         let between = (now - self.last).as_secs_f64();
         let rate = load.faults.saturating_sub(self.faults) as f64 / between;
         (self.last, self.faults) = (now, load.faults);
-        let processes = match load.processes {
-            1 => "1 process".to_owned(),
-            count => format!("{count} processes"),
-        };
         format!(
-            "{}: {processes}, {} of {cache} local, {} far, {rate:.0} faults/s",
+            "{}: {}, {} of {cache} local, {} far, {rate:.0} faults/s",
             output::clock(now - self.began),
+            processes(load.processes),
             load.local,
             load.far,
         )

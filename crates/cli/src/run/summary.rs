@@ -64,6 +64,13 @@ impl RunReport {
     }
 }
 
+pub(super) fn processes(count: usize) -> String {
+    match count {
+        1 => "1 process".to_owned(),
+        _ => format!("{count} processes"),
+    }
+}
+
 /// The short block on standard error.
 pub(crate) fn text(report: &RunReport) -> String {
     let (counters, fault_ns) = report.totals();
@@ -71,10 +78,7 @@ pub(crate) fn text(report: &RunReport) -> String {
         return "no process attached to far memory\n".into();
     }
     let time = |per_mille| Duration::from_nanos(fault_ns.quantile(per_mille));
-    let mut processes = match report.processes.len() {
-        1 => "1 process".to_owned(),
-        count => format!("{count} processes"),
-    };
+    let mut processes = processes(report.processes.len());
     let mut text = String::new();
     // Writing to a String does not fail.
     match report.injected() {

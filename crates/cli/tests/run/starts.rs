@@ -64,6 +64,13 @@ fn tasks_with(run: &Running, name: &str) -> Vec<String> {
     names
 }
 
+#[track_caller]
+fn expect_joined_and_served(run: Running, joined: u64, served: u64) {
+    let run = run.finish().expect_code(0);
+    let found = (run.stat("processes_injected"), run.stat("children_served"));
+    assert_eq!(found, (joined, served));
+}
+
 #[test]
 fn an_agent_and_a_hand_have_names_of_their_own() {
     // Memory is far when the child is forked, so the parent's agent serves the child.
@@ -76,11 +83,7 @@ fn an_agent_and_a_hand_have_names_of_their_own() {
         tasks_with(&run, "legato-hand"),
         ["legato-agent\n", "legato-hand\n"]
     );
-    let stats = run.finish().expect_code(0).stats.unwrap();
-    assert_eq!(
-        (&stats["processes_injected"], &stats["children_served"]),
-        (&0.into(), &1.into())
-    );
+    expect_joined_and_served(run, 0, 1);
 }
 
 /// Nothing of its parent's memory is registered yet, so nobody serves it.
@@ -94,11 +97,7 @@ fn a_child_that_is_given_an_agent_counts_as_joined() {
     poll_until("there are two agents", PATIENCE, || {
         tasks_with(&run, "legato-agent").len() == 2
     });
-    let stats = run.finish().expect_code(0).stats.unwrap();
-    assert_eq!(
-        (&stats["processes_injected"], &stats["children_served"]),
-        (&1.into(), &0.into())
-    );
+    expect_joined_and_served(run, 1, 0);
 }
 
 #[test]
