@@ -8,14 +8,50 @@ pub struct SystemError(pub i32);
 
 impl fmt::Display for SystemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(number) = *self;
-        match ALL.binary_search_by_key(&number, |&(known, ..)| known) {
-            Ok(at) => {
-                let (_, name, meaning) = ALL[at];
-                write!(f, "{meaning} ({name})")
-            }
-            Err(_) => write!(f, "errno {number}"),
+        match self.known() {
+            Some((_, name, meaning)) => write!(f, "{meaning} ({name})"),
+            None => write!(f, "errno {}", self.0),
         }
+    }
+}
+
+impl SystemError {
+    fn known(self) -> Option<&'static (i32, &'static str, &'static str)> {
+        let at = ALL.binary_search_by_key(&self.0, |&(known, ..)| known);
+        ALL.get(at.ok()?)
+    }
+
+    /// With whose fault it most likely is, and what they can do: the end of a message.
+    pub const fn advised(self) -> Advised {
+        Advised(self)
+    }
+
+    fn advice(self) -> &'static str {
+        match self.known().map_or("", |&(_, name, _)| name) {
+            "EPERM" | "EACCES" | "EROFS" => {
+                "this user may not do that; get the right, or name another place"
+            }
+            "ENOENT" | "EEXIST" | "ENOTDIR" | "EISDIR" | "ENAMETOOLONG" | "ELOOP" => {
+                "check the path"
+            }
+            "ENOSPC" | "EDQUOT" | "EFBIG" => "make room, or name another place",
+            "EMFILE" | "ENFILE" => "raise RLIMIT_NOFILE (ulimit -n)",
+            "ENOMEM" | "EAGAIN" => {
+                "this machine, its control group or a limit gives no more; free some, or raise the limit"
+            }
+            "ETXTBSY" => "somebody writes to the file; try again when that is done",
+            _ => "the system refused it; see docs/troubleshooting.md",
+        }
+    }
+}
+
+/// See [`SystemError::advised`].
+#[derive(Clone, Copy, Debug)]
+pub struct Advised(SystemError);
+
+impl fmt::Display for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.0, self.0.advice())
     }
 }
 

@@ -288,20 +288,20 @@ impl RunArguments {
         // Whatever the parser does not know begins the program.
         if self.command[0].as_encoded_bytes().starts_with(b"-") {
             return Err(format!(
-                "{} is not an option of legato run; see legato run --help",
+                "{} is not an option of legato run; options come before the program; see legato run --help",
                 self.command[0].display()
             ));
         }
         if self.nodes.len() > NODES_MAX {
             return Err(format!(
-                "{} memory nodes were given, a program can use {NODES_MAX}",
+                "{} memory nodes were given, and a program can use {NODES_MAX}; name fewer",
                 self.nodes.len()
             ));
         }
         let mut seen = Vec::new();
         for node in &self.nodes {
             if seen.contains(&node) {
-                return Err(format!("memory node {node} was given twice"));
+                return Err(format!("memory node {node} was given twice; name it once"));
             }
             seen.push(node);
         }

@@ -33,9 +33,10 @@ impl Failure {
         }
     }
 
-    /// For a call that the system refused: `doing` says what it was for.
+    /// For a call that the system refused: `doing` says what it was for. Whose fault it is and what to do
+    /// depends on the error.
     pub(crate) fn system(doing: impl Display, error: impl Into<io::Error>) -> Self {
-        Self::refused(format_args!("{doing}: {}", by_name(&error.into())))
+        Self::refused(format_args!("{doing}: {}", advised(&error.into())))
     }
 }
 
@@ -44,5 +45,13 @@ pub(crate) fn by_name(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(
         || error.to_string(),
         |number| SystemError(number).to_string(),
+    )
+}
+
+/// That, and what can be done about it.
+pub(crate) fn advised(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(
+        || format!("{error}; see docs/troubleshooting.md"),
+        |number| SystemError(number).advised().to_string(),
     )
 }

@@ -2,7 +2,7 @@
 //! whatever serves or connects.
 
 use crate::args::{SecretArguments, SecretNewArguments};
-use crate::failure::{Failure, by_name};
+use crate::failure::{Failure, advised};
 use crate::machine;
 use crate::output;
 use legato_base::secret::{RunId, RunKey, SECRET_TEXT_LENGTH, Secret, SecureRandom, wipe};
@@ -88,7 +88,7 @@ fn write_new(file: &Path, text: &[u8]) -> Result<(), Failure> {
     let descriptor = match opened {
         Err(Errno::EXIST) => {
             return Err(Failure::refused(format_args!(
-                "{}: the file exists already, and a secret is never overwritten",
+                "{}: the file exists already, and a secret is never overwritten; name another one",
                 file.display()
             )));
         }
@@ -108,24 +108,28 @@ fn read(file: &Path) -> Result<Secret, Failure> {
     // A pipe without a writer must not keep the command waiting.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(file, flags, Mode::empty());
-    let opened = opened.map_err(|error| refused(&by_name(&error.into())))?;
+    let opened = opened.map_err(|error| refused(&advised(&error.into())))?;
     let mut opened = std::fs::File::from(opened);
     let facts = opened
         .metadata()
-        .map_err(|error| refused(&by_name(&error)))?;
+        .map_err(|error| refused(&advised(&error)))?;
     if !facts.is_file() {
-        return Err(refused(&"it is no file"));
+        return Err(refused(
+            &"it is no file; name one that legato secret new has made",
+        ));
     }
     if facts.mode() & OTHERS != 0 {
         let mode = facts.mode() & 0o7777;
         return Err(refused(&format_args!(
-            "others than its owner may use it (mode {mode:04o}): chmod 600 it, and make a new secret if \
+            "others than its owner may use it (mode {mode:04o}); chmod 600 it, and make a new secret if \
              others could read it"
         )));
     }
     let own = rustix::process::geteuid();
     if !own.is_root() && facts.uid() != own.as_raw() && facts.uid() != 0 {
-        return Err(refused(&"it belongs to another user"));
+        return Err(refused(
+            &"it belongs to another user; make a copy of your own",
+        ));
     }
     let mut bytes = [0; FILE_LENGTH_MAX + 1];
     let mut length = 0;
@@ -133,11 +137,12 @@ fn read(file: &Path) -> Result<Secret, Failure> {
         match opened.read(&mut bytes[length..]) {
             Ok(0) => break,
             Ok(count) => length += count,
-            Err(error) => return Err(refused(&by_name(&error))),
+            Err(error) => return Err(refused(&advised(&error))),
         }
     }
     let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();
-    let secret = Secret::from_text(text).map_err(|error| refused(&error));
+    let secret =
+        Secret::from_text(text).map_err(|error| refused(&format_args!("{error}; copy it again")));
     wipe(&mut bytes);
     secret
 }

@@ -15,6 +15,7 @@ use legato_pager::uffd::agent::{Agent, AgentStart, Dismissal, StartError, excuse
 use legato_pager::uffd::injection::{Entry, EntryRefusal, Parameters};
 use legato_pager::uffd::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE, filter};
 use rustix::fd::BorrowedFd;
+use rustix::fs::Access;
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::thread::{futex, get_clear_child_tid_address};
@@ -65,8 +66,14 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
     let masked = unsafe { environment.variable(MASK_VARIABLE) }.unwrap_or_default();
     // SAFETY: the caller's promise.
     let preload = unsafe { environment.variable(PRELOAD_VARIABLE) }.unwrap_or_default();
+    let from = Origin {
+        supervisor,
+        preload,
+    };
     if preload.windows(VALGRIND.len()).any(|part| part == VALGRIND) {
-        return go_on_or_end(supervisor, "it cannot run on far memory under Valgrind");
+        return from.go_on_or_end(
+            "Valgrind runs it, which knows of no memory that others map; run it without",
+        );
     }
     let result = keep_out().and_then(|()| start(supervisor, masked, heap, object));
     match result {
@@ -74,12 +81,12 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
         // The supervisor has the reason and prints it.
         Err(StartFailure::Refused) => task::exit(2),
         Err(StartFailure::RunsWithout) => {}
-        Err(StartFailure::SupervisorGone) => end_without_supervisor(),
+        Err(StartFailure::SupervisorGone) => from.go_on_unreached(),
         Err(StartFailure::System(error)) => {
             let mut line = FixedLine::default();
-            let error = SystemError(error.raw_os_error());
+            let error = SystemError(error.raw_os_error()).advised();
             let _ = write!(line, "the agent cannot be started: {error}");
-            go_on_or_end(supervisor, line.as_str());
+            from.go_on_or_end(line.as_str());
         }
         Err(StartFailure::Filter(error)) => {
             let mut line = FixedLine::default();
@@ -87,9 +94,9 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
             let _ = write!(
                 line,
                 "this kernel has guard pages (MADV_GUARD_INSTALL), and the filter of system calls \
-                 that keeps them out of far memory is refused: {error}"
+                 that keeps them out of far memory is refused: {error}; allow seccomp(2)"
             );
-            go_on_or_end(supervisor, line.as_str());
+            from.go_on_or_end(line.as_str());
         }
     }
 }
@@ -99,25 +106,52 @@ fn keep_out() -> Result<(), StartFailure> {
     filter::install(true).map_err(StartFailure::Filter)
 }
 
-/// There is no agent. What that means for the program the supervisor decides: the program of the
-/// run ends, and a child of it runs on.
-fn go_on_or_end(supervisor: &[u8], text: &str) {
-    match excuse(supervisor, own_pid().unsigned_abs(), text) {
-        Ok(Dismissal::RunsWithout) => {}
-        Ok(Dismissal::Ends) => task::exit(2),
-        Err(Errno::CONNREFUSED) => end_without_supervisor(),
-        // Nobody can say so but this process.
-        Err(_) => {
-            let mut line = FixedLine::default();
-            let _ = writeln!(line, "legato: a program runs without far memory: {text}");
-            complain(line.as_bytes());
+/// The run that a program belongs to.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    /// The name of its socket.
+    supervisor: &'a [u8],
+    /// Has the path of this object, through the supervisor's descriptor of it.
+    preload: &'a [u8],
+}
+
+impl Origin<'_> {
+    /// There is no agent. What that means for the program the supervisor decides: the program of the
+    /// run ends, and a child of it runs on.
+    fn go_on_or_end(self, text: &str) {
+        match excuse(self.supervisor, own_pid().unsigned_abs(), text) {
+            Ok(Dismissal::RunsWithout) => {}
+            Ok(Dismissal::Ends) => task::exit(2),
+            Err(Errno::CONNREFUSED) => self.go_on_unreached(),
+            Err(_) => go_on_without(text),
         }
+    }
+
+    /// Nobody listens at the supervisor's socket. The name of that is one of a network namespace, and so a
+    /// program in another one does not find it. Where there is no supervisor the program ends.
+    fn go_on_unreached(self) {
+        let mut paths = self.preload.split(|byte| matches!(byte, b':' | b' '));
+        let is_there = |path: &[u8]| {
+            path.starts_with(b"/proc/") && rustix::fs::access(path, Access::EXISTS).is_ok()
+        };
+        if !paths.any(is_there) {
+            complain(b"legato: the legato run that started this program is gone; start it anew\n");
+            task::exit(2)
+        }
+        go_on_without(
+            "it cannot reach its legato run from its network namespace; start legato run inside of that",
+        );
     }
 }
 
-fn end_without_supervisor() -> ! {
-    complain(b"legato: the legato run that started this program is gone\n");
-    task::exit(2)
+/// Nobody can say so but this process.
+fn go_on_without(text: &str) {
+    let mut line = FixedLine::default();
+    let _ = writeln!(
+        line,
+        "legato: a program runs without far memory, and does not count in --cache: {text}"
+    );
+    complain(line.as_bytes());
 }
 
 fn own_pid() -> i32 {

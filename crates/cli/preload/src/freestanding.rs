@@ -75,8 +75,14 @@ fn object() -> (u64, u64) {
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     let mut line = line::FixedLine::default();
+    let place = info.location().map_or("?", |location| location.file());
+    let number = info.location().map_or(0, |location| location.line());
+    let message = info.message();
     // A line that is too long is cut.
-    let _ = write!(line, "the agent failed: {info}");
+    let _ = write!(
+        line,
+        "the agent failed at {place}:{number}: {message}; please report it"
+    );
     last_words(line.as_str());
     if let Some(program) = entry::program_of_agent().and_then(Pid::from_raw) {
         // Fails only when the program has ended already.

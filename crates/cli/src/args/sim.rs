@@ -56,7 +56,7 @@ impl SimArguments {
     pub(crate) fn check(&self) -> Result<(), String> {
         let (Some(scenario), Some(personality)) = (self.scenario, self.personality) else {
             return match self.personality {
-                Some(_) => Err("the scenario memory has no personalities".to_owned()),
+                Some(_) => Err(no_personalities("memory")),
                 None => Ok(()),
             };
         };
@@ -64,14 +64,18 @@ impl SimArguments {
             return Ok(());
         }
         Err(match scenario.personalities {
-            [] => format!("the scenario {} has no personalities", scenario.name),
+            [] => no_personalities(scenario.name),
             some => format!(
-                "the scenario {} has only {}",
+                "the scenario {} has only {}; name one of these",
                 scenario.name,
                 some.join(", ")
             ),
         })
     }
+}
+
+fn no_personalities(scenario: &str) -> String {
+    format!("the scenario {scenario} has no personalities; leave --personality out")
 }
 
 fn scenario(name: &str) -> Result<&'static Scenario, String> {

@@ -26,17 +26,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
-    #[error("{0}")]
+    #[error("shared memory cannot be used: {0}; see legato doctor")]
     Verbs(#[from] VerbsError),
-    #[error("{0}")]
+    #[error("the two sides do not connect: {0}; please report it")]
     Connect(#[from] ConnectError),
-    #[error("{0}")]
+    #[error("an operation was refused: {0}; please report it")]
     Refused(#[from] Refused),
-    #[error("{0}")]
+    #[error("a reply was refused: {0}; please report it")]
     Reply(#[from] ReplyError),
-    #[error("an operation failed: {0}")]
+    #[error("an operation failed: {0}; please report it")]
     Failed(#[from] OperationError),
-    #[error("the two sides do not reach each other")]
+    #[error("the two sides do not reach each other; please report it")]
     NoAnswer,
 }
 

@@ -5,7 +5,7 @@
 //! rounds in which each operation is timed by itself, and hold the cost of the clock twice.
 
 use crate::args::BenchReadArguments;
-use crate::failure::{Failure, by_name};
+use crate::failure::{Failure, advised};
 use crate::machine;
 use crate::node::READY;
 use crate::node::drive::Clock;
@@ -30,17 +30,19 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
-    #[error("{0}")]
+    #[error("shared memory cannot be used: {0}; see legato doctor")]
     Verbs(#[from] VerbsError),
-    #[error("the process that is read from could not be started: {}", by_name(.0))]
+    #[error("the process that is read from could not be started: {}", advised(.0))]
     Target(#[from] std::io::Error),
-    #[error("the process that is read from does not answer")]
+    #[error("the process that is read from does not answer; it has said why before; see there")]
     NoAnswer,
-    #[error("a read failed: {0}")]
+    #[error("a read failed: {0}; that is a defect of Legato; please report it")]
     Read(legato_verbs::CompletionStatus),
-    #[error("a read took bytes that were never written")]
+    #[error(
+        "a read took bytes that were never written; that is a defect of Legato; please report it"
+    )]
     WrongBytes,
-    #[error("--size must be at least 1 B, at most 1 GiB and at most --memory")]
+    #[error("--size must be at least 1 B, at most 1 GiB and at most --memory; give another")]
     Size,
 }
 

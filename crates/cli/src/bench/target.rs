@@ -23,7 +23,11 @@ const CHUNK: u64 = 1 << 20;
 pub(crate) fn run(arguments: &BenchTargetArguments) -> Result<u8, Failure> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::system("cannot watch the parent process", error))?;
-    serve(arguments).map_err(Failure::refused)?;
+    serve(arguments).map_err(|error| {
+        Failure::refused(format_args!(
+            "shared memory cannot be used: {error}; see legato doctor"
+        ))
+    })?;
     Ok(0)
 }
 

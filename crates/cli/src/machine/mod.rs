@@ -26,7 +26,7 @@ pub(crate) fn memory_to_serve(option: &str, asked: Option<Bytes>) -> Result<Byte
     if memory > available {
         return Err(Failure::refused(format_args!(
             "{option} {memory} is more than the {available} that this machine, or the control group we \
-             are in, has available"
+             are in, has available; give less"
         )));
     }
     Ok(memory)

@@ -30,7 +30,7 @@ const LOG_VARIABLE: &str = "LEGATO_LOG";
 pub(crate) fn run(arguments: &NodeArguments) -> Result<u8, Failure> {
     start_log(arguments.embedded)?;
     let Some(memory) = arguments.memory else {
-        return Err(Failure::refused("a memory node needs --memory"));
+        unreachable!("without --memory the parser takes a subcommand only");
     };
     machine::memory_to_serve("--memory", Some(memory))?;
     let addresses = &arguments.listen;
@@ -114,7 +114,8 @@ fn check_exposure(address: &Address, allowed: bool) -> Result<(), Failure> {
             let ip = place.ip();
             if ip.is_unspecified() || ip.is_multicast() {
                 return Err(Failure::refused(format_args!(
-                    "memory node {address}: name one address of this machine: it is part of every packet"
+                    "memory node {address}: that is no address of one machine, which is part of every packet; \
+                     name one of this machine"
                 )));
             }
             ip.is_loopback()
@@ -122,9 +123,8 @@ fn check_exposure(address: &Address, allowed: bool) -> Result<(), Failure> {
     };
     if !is_loopback && !allowed {
         return Err(Failure::refused(format_args!(
-            "memory node {address}: other machines can reach it, and whoever does may use it and read \
-             what it holds; name a secret with --secret-file (see legato secret new), or say \
-             --insecure if the network is trusted"
+            "memory node {address}: other machines can reach it, and whoever does may use it; name a secret \
+             with --secret-file (see legato secret new), or say --insecure if the network is trusted"
         )));
     }
     Ok(())

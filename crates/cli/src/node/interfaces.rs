@@ -13,7 +13,8 @@ use legato_fabric::{FabricConfig, Turn};
 use legato_memnode::{Interface, NodeConfig, NodeServer};
 use legato_providers::AnyProvider;
 use legato_providers::ibverbs::OpenError;
-use legato_verbs::{Address, ROCE_PORT, VerbsError};
+use legato_verbs::{Address, ROCE_PORT};
+use std::fmt::Display;
 use tracing::{info, warn};
 
 /// Programs, and children of programs, that use one node at the same time through one interface.
@@ -89,8 +90,8 @@ fn providers(
         }
     }
     let keys = keys_for(&sockets, secret);
-    let provider = provider::listening_at(&sockets, keys.as_ref())
-        .map_err(|error| Failure::refused(format_args!("memory node {sockets}: {error}")))?;
+    let provider =
+        provider::listening_at(&sockets, keys.as_ref()).map_err(|error| refuse(&sockets, error))?;
     found.push((provider, sockets));
     Ok(found)
 }
@@ -179,10 +180,19 @@ impl NodeInterface {
     pub(super) fn shutdown(mut self) -> Result<(), Failure> {
         let ended = self.server.shutdown(&mut self.provider);
         info!(address = %self.address, "the memory node ends");
-        ended.map_err(|error| refuse(&self.address, error))
+        ended.map_err(|error| {
+            let address = &self.address;
+            Failure::refused(format_args!(
+                "memory node {address} has not ended in order: {error}; its memory is the system's again; please \
+                 report it"
+            ))
+        })
     }
 }
 
-fn refuse(address: &Address, error: VerbsError) -> Failure {
-    Failure::refused(format_args!("memory node {address}: {error}"))
+fn refuse(address: &Address, error: impl Display) -> Failure {
+    Failure::refused(format_args!(
+        "memory node {address} cannot listen: {error}; name an address of this machine that is free (legato net \
+         devices)"
+    ))
 }

@@ -9,8 +9,8 @@ use legato_verbs::{Address, ROCE_PORT};
 /// What a user is told who cannot have the port of devices.
 pub(crate) fn device_port_in_use() -> String {
     format!(
-        "UDP port {ROCE_PORT} of this machine is in use, and RDMA devices answer to no other: one legato run \
-         or one node at a time can have it (ss -ulpn 'sport = {ROCE_PORT}' shows who)"
+        "UDP port {ROCE_PORT} of this machine is in use, and RDMA devices answer to no other; one legato run \
+         or one node at a time can have it; ss -ulpn 'sport = {ROCE_PORT}' shows who"
     )
 }
 

@@ -15,7 +15,7 @@ use legato_fabric::{
 };
 use legato_providers::AnyProvider;
 use legato_providers::ibverbs::OpenError;
-use legato_verbs::{Address, ROCE_PORT, VerbsError};
+use legato_verbs::{Address, ROCE_PORT, RejectReason, UnreachableReason, VerbsError};
 use serde_json::json;
 use std::net::SocketAddr;
 
@@ -72,9 +72,36 @@ impl StatusError {
     fn is_silence(&self) -> bool {
         use ConnectError::{DeadlineExpired, Unreachable};
         match self {
-            Self::Connect(DeadlineExpired | Unreachable(_)) => true,
+            Self::Connect(DeadlineExpired | Unreachable(_)) | Self::Neither { .. } => true,
             Self::PortInUse(silence) => silence.is_silence(),
             _ => false,
+        }
+    }
+
+    /// What to do about it: the end of a message.
+    fn advice(&self) -> &'static str {
+        use ConnectError::{Incompatible, Rejected, Unreachable};
+        use UnreachableReason::{Failed, NoSuchAddress, PermissionDenied};
+        match self {
+            Self::Connect(
+                Rejected(RejectReason::InvalidServiceId) | Unreachable(NoSuchAddress),
+            ) => "nobody listens there; start the node, or check the address",
+            Self::Connect(Unreachable(PermissionDenied)) => {
+                "the node is another user's; ask as that user"
+            }
+            Self::Connect(Rejected(_) | Unreachable(Failed) | Incompatible(_))
+            | Self::Wire(_)
+            | Self::UnexpectedReply => {
+                "it may be no node, or one of another version; check the address"
+            }
+            Self::Provider(_) | Self::Device(_) => {
+                "this machine cannot reach it; see legato net devices"
+            }
+            Self::PortInUse(_) => "only one process can have that port; ask from another machine",
+            other if other.is_silence() => {
+                "it does not answer; see that it runs, and that nothing on the way drops packets"
+            }
+            _ => "something is wrong at the node; see its log",
         }
     }
 
@@ -88,22 +115,24 @@ impl StatusError {
             return Failure::refused(format_args!("memory node {address}: {why}"));
         }
         let Self::Connect(ConnectError::Proof(error)) = self else {
-            return Failure::refused(format_args!("memory node {address}: {self}"));
+            let advice = self.advice();
+            return Failure::refused(format_args!("memory node {address}: {self}; {advice}"));
         };
         match error {
             ProofError::Required => Failure::refused(format_args!(
-                "memory node {address}: {error}: name its file with --secret-file"
+                "memory node {address}: {error}; name its file with --secret-file"
             )),
             ProofError::Wrong => Failure::refused(format_args!(
-                "memory node {address} refused the secret in {file}: it has another one; copy the file \
+                "memory node {address} refused the secret in {file}; it has another one; copy the file \
                  that the node was started with"
             )),
             ProofError::NotExpected => Failure::refused(format_args!(
-                "memory node {address} has no secret, and {file} was given: start it with --secret-file, \
+                "memory node {address} has no secret, and {file} was given; start it with --secret-file, \
                  or leave the file out here"
             )),
             _ => Failure::refused(format_args!(
-                "memory node {address}: {error} (secret file {file})"
+                "memory node {address}: {error} (secret file {file}); somebody else may answer there, or be \
+                 between the two; check the address, and the network"
             )),
         }
     }

@@ -5,6 +5,7 @@
 //! whatever it has traced.
 
 use super::preload::OBJECT;
+use crate::failure::Failure;
 use legato_base::SystemError;
 use legato_pager::uffd::injection::{
     Entry, InjectionError, Launch, Object, ObjectError, Parameters, Target, inject,
@@ -25,11 +26,21 @@ pub(crate) enum InjectorError {
     System(#[from] rustix::io::Errno),
 }
 
+impl InjectorError {
+    pub(crate) fn failure(self) -> Failure {
+        match self {
+            Self::Object(error) => Failure::refused(format_args!(
+                "the agent inside this legato is damaged: {error}; install legato again"
+            )),
+            Self::System(error) => Failure::system("cannot prepare the agent", error),
+        }
+    }
+}
+
 /// How an injection has ended.
 #[derive(Debug)]
 pub(crate) struct Injected {
     pub(crate) pid: Pid,
-    pub(crate) entry: Entry,
     pub(crate) result: Result<(), InjectionError>,
 }
 
@@ -70,7 +81,7 @@ impl Injector {
 
     /// Calls an entry of the agent's object in a process; the result comes later.
     pub(crate) fn inject(&mut self, target: Target, entry: Entry, argument: u64) {
-        self.spawn(target.pid(), entry, move |shared| {
+        self.spawn(target.pid(), move |shared| {
             let parameters = shared.parameters(entry, argument)?;
             inject(target, &shared.object, &parameters)
         });
@@ -80,7 +91,7 @@ impl Injector {
     /// program's first instruction. Returns when it may execute it; the result comes later.
     pub(crate) fn follow(&mut self, pid: Pid) -> Result<(), InjectionError> {
         let (seized, wait) = channel();
-        self.spawn(pid, Entry::Agent, move |shared| {
+        self.spawn(pid, move |shared| {
             let parameters = shared.parameters(Entry::Agent, 0)?;
             let launch = match Launch::seize(pid) {
                 Ok(launch) => launch,
@@ -99,7 +110,6 @@ impl Injector {
     fn spawn(
         &mut self,
         pid: Pid,
-        entry: Entry,
         work: impl FnOnce(&Shared) -> Result<(), InjectionError> + Send + 'static,
     ) {
         let shared = Arc::clone(&self.shared);
@@ -107,7 +117,7 @@ impl Injector {
         let thread = std::thread::spawn(move || {
             let result = work(&shared);
             // Both fail only when nobody wants to know any more.
-            let _ = sender.send(Injected { pid, entry, result });
+            let _ = sender.send(Injected { pid, result });
             let _ = rustix::io::write(&shared.ready, &1u64.to_le_bytes());
         });
         self.under_way.push((pid, thread));
@@ -209,7 +219,7 @@ mod tests {
             injector.inject(Target::of(pid).unwrap(), entry, 0);
             assert!(injector.traces(pid));
             let injected = result(&mut injector);
-            assert_eq!((injected.pid, injected.entry), (pid, entry));
+            assert_eq!(injected.pid, pid);
             assert_eq!(injected.result, expected);
             assert!(injector.is_idle());
             assert_eq!(descriptors(), descriptors_before);

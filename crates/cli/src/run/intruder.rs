@@ -3,7 +3,6 @@
 use super::injector::Injector;
 use super::tree::{Entry, Inject, InjectError, Injected};
 use legato_pager::uffd::injection::{self, InjectionError, Target};
-use rustix::io::Errno;
 use rustix::process::Pid;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -61,9 +60,6 @@ const fn reason(error: InjectionError) -> InjectError {
         InjectionError::Busy => InjectError::Busy,
         InjectionError::TracedByAnother => InjectError::Traced,
         InjectionError::NotPermitted => InjectError::Foreign,
-        InjectionError::CallRefused { errno, .. }
-        | InjectionError::NotStarted(errno)
-        | InjectionError::Tracing(errno) => InjectError::System(Errno::from_raw_os_error(errno)),
-        _ => InjectError::System(Errno::OPNOTSUPP),
+        other => InjectError::Other(other),
     }
 }

@@ -92,13 +92,15 @@ fn release(
     ];
     while poll(&mut waits, None).is_err_and(|error| error == rustix::io::Errno::INTR) {}
     if waits[0].revents().is_empty() {
-        return Err(Failure::refused("cannot start the program: it was killed"));
+        return Err(Failure::refused(
+            "cannot start the program: it was killed; see who did that; try again",
+        ));
     }
     let (mut socket, _) = listener.accept().map_err(system)?;
     let peer = rustix::net::sockopt::socket_peercred(&socket);
     if peer.is_ok_and(|peer| peer.pid != pid) {
         return Err(Failure::refused(
-            "cannot start the program: a stranger came",
+            "cannot start the program: another process came to its socket; try again",
         ));
     }
     injector

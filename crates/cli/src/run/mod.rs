@@ -26,12 +26,12 @@ mod supervise;
 mod tree;
 
 use crate::args::RunArguments;
-use crate::failure::{EXIT_NOT_EXECUTABLE, Failure, by_name};
+use crate::failure::{EXIT_NOT_EXECUTABLE, Failure, advised};
 use crate::machine;
 use crate::output::tell;
 use control::ControlListener;
 use helpers::Helpers;
-use injector::Injector;
+use injector::{Injector, InjectorError};
 use keeper::Keeper;
 use legato_base::Bytes;
 use nodes::Nodes;
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
     let nodes = Nodes::provide(arguments)?;
     let masked_features = std::env::var_os(MASK_VARIABLE).unwrap_or_default();
     let mut injector = Injector::start(&name, masked_features.as_encoded_bytes())
-        .map_err(|error| Failure::refused(format_args!("cannot prepare the agent: {error}")))?;
+        .map_err(InjectorError::failure)?;
     let started = Signals::take()
         .map_err(|error| Failure::system("cannot take signals", error))
         .and_then(|signals| {
@@ -141,7 +141,8 @@ fn check_arguments(arguments: &RunArguments) -> Result<(), Failure> {
     check_cache(arguments.cache)?;
     if std::env::var_os(CONTROL_VARIABLE).is_some() {
         return Err(Failure::refused(
-            "already inside a program that legato runs",
+            "already inside a program that legato runs; its children run under it too; start them without \
+             legato run",
         ));
     }
     Ok(())
@@ -151,7 +152,7 @@ fn check_arguments(arguments: &RunArguments) -> Result<(), Failure> {
 pub(crate) fn check_cache(cache: Bytes) -> Result<(), Failure> {
     if cache < CACHE_MIN {
         return Err(Failure::refused(format_args!(
-            "--cache {cache} is less than the minimum of {CACHE_MIN}"
+            "--cache {cache} is less than the minimum of {CACHE_MIN}; give more"
         )));
     }
     Ok(())
@@ -182,7 +183,7 @@ impl Invocation<'_> {
     fn failure(&self, error: &std::io::Error) -> Failure {
         Failure {
             code: Some(EXIT_NOT_EXECUTABLE),
-            text: format!("{}: {}", self.name.display(), by_name(error)),
+            text: format!("{}: {}", self.name.display(), advised(error)),
         }
     }
 }

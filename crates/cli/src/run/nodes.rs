@@ -59,7 +59,8 @@ impl Nodes {
                 && !arguments.quiet
             {
                 tell(format_args!(
-                    "memory node {asked}: no answer over UDP, so over TCP"
+                    "memory node {asked}: no answer over UDP, so over TCP; that is slower; let UDP through to \
+                     its port"
                 ));
             }
             list.push(Node::new(address, None));
@@ -166,7 +167,9 @@ fn start_one(address: &Address, memory: Bytes) -> Result<NodeProcess, Failure> {
     }
     process.reap();
     // It has said why on standard error, which it shares with this process.
-    Err(Failure::refused("a memory node did not start"))
+    Err(Failure::refused(
+        "a memory node did not start; it has said why before; see there",
+    ))
 }
 
 /// Waits for the line that a node prints once it listens.

@@ -5,7 +5,7 @@
 //! there is none, through `ptrace(2)`. Programs that gain rights are not for either: traced, they
 //! would silently start without those.
 
-use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, by_name};
+use crate::failure::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Failure, advised};
 use elf::ElfStream;
 use elf::abi::{EM_X86_64, ET_DYN, ET_EXEC, PT_INTERP};
 use elf::endian::AnyEndian;
@@ -29,24 +29,24 @@ const SET_USER_OR_GROUP_ID: u32 = 0o6000;
 /// Why a program is not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
-    #[error("{}: no such program", .0.display())]
+    #[error("{}: no such program; check its name, and PATH", .0.display())]
     NotFound(PathBuf),
-    #[error("{}: not executable", .0.display())]
+    #[error("{}: not executable; give it the right to be (chmod +x), or name another file", .0.display())]
     NotExecutable(PathBuf),
-    #[error("{}: neither a program nor a script with an interpreter", .0.display())]
+    #[error("{}: neither a program nor a script with an interpreter; name its interpreter before it", .0.display())]
     UnknownFormat(PathBuf),
-    #[error("{}: cannot be read: {}", .program.display(), by_name(cause))]
+    #[error("{}: cannot be read: {}", .program.display(), advised(cause))]
     Unreadable {
         program: PathBuf,
         cause: std::io::Error,
     },
-    #[error("{}: 32-bit programs cannot run on far memory", .0.display())]
+    #[error("{}: 32-bit programs cannot run on far memory; use a 64-bit build", .0.display())]
     ThirtyTwoBit(PathBuf),
-    #[error("{}: built for another kind of processor", .0.display())]
+    #[error("{}: built for another kind of processor; use a build for x86-64", .0.display())]
     ForeignMachine(PathBuf),
     #[error(
         "{}: it changes user, group or capabilities when it starts (setuid), so the system does \
-         not let an agent into it", .0.display()
+         not let an agent into it; run it without legato", .0.display()
     )]
     Privileged(PathBuf),
 }

@@ -75,7 +75,9 @@ impl Proxies {
             Ok(None) => Ok(Some(proxies)),
             Ok(Some(error)) => Err(cannot_open(error)),
             // It has printed why.
-            Err(_) => Err(Failure::refused("the thread of the NIC has ended")),
+            Err(_) => Err(Failure::refused(
+                "the thread of the NIC has ended; that is a defect of Legato; please report it",
+            )),
         }
     }
 
@@ -84,7 +86,10 @@ impl Proxies {
         let (near, far) = match proxy::connection() {
             Ok(ends) => ends,
             Err(error) => {
-                tell(format_args!("cannot connect an agent to the NIC: {error}"));
+                tell(format_args!(
+                    "cannot connect an agent to the NIC: {error}; its program starts without far memory, or \
+                     not at all; raise RLIMIT_NOFILE"
+                ));
                 return None;
             }
         };
@@ -118,7 +123,9 @@ const fn needs_supervisor(address: &Address) -> bool {
 fn cannot_open(error: VerbsError) -> Failure {
     match error {
         VerbsError::AddressInUse => Failure::refused(device_port_in_use()),
-        error => Failure::refused(format_args!("cannot open a NIC towards the nodes: {error}")),
+        error => Failure::refused(format_args!(
+            "cannot open a NIC towards the nodes: {error}; see what this machine has (legato net devices)"
+        )),
     }
 }
 
@@ -212,12 +219,15 @@ impl Server {
             worked |= turn.worked;
             deadline = deadline.min(turn.deadline);
             if let Some(end @ ProxyEnd::Breach(_)) = proxy.ended() {
-                tell(format_args!("an agent has lost its NIC: {end}"));
+                tell(format_args!(
+                    "an agent has lost its NIC: {end}; please report it"
+                ));
             }
             if proxy.leaked() > 0 {
                 let count = proxy.leaked();
                 tell(format_args!(
-                    "the NIC has not let go of {count} regions of an agent"
+                    "the NIC has not let go of {count} regions of an agent; they stay in quarantine; please \
+                     report it"
                 ));
             }
         }

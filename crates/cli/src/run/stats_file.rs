@@ -1,7 +1,8 @@
 //! The file of `--stats`: written as a whole or not at all.
 
-use crate::failure::{Failure, by_name};
+use crate::failure::Failure;
 use crate::machine;
+use rustix::io::Errno;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -19,11 +20,9 @@ pub(crate) enum StatsFile {
 impl StatsFile {
     /// Finds out now whether the file can be written at the end.
     pub(crate) fn prepare(path: &Path) -> Result<Self, Failure> {
-        let failed = |error| refuse(path, &error);
+        let failed = |error| refuse(path, error);
         match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => {
-                Err(failed(std::io::ErrorKind::IsADirectory.into()))
-            }
+            Ok(metadata) if metadata.is_dir() => Err(failed(Errno::ISDIR.into())),
             Ok(metadata) if !metadata.is_file() => {
                 let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
                 Ok(Self::Open(path.into(), file))
@@ -42,9 +41,9 @@ impl StatsFile {
         match self {
             Self::Open(path, mut file) => file
                 .write_all(text.as_bytes())
-                .map_err(|error| refuse(&path, &error)),
+                .map_err(|error| refuse(&path, error)),
             Self::Renamed(path) => {
-                write_renamed(&path, &text).map_err(|error| refuse(&path, &error))
+                write_renamed(&path, &text).map_err(|error| refuse(&path, error))
             }
         }
     }
@@ -77,12 +76,8 @@ fn create(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-fn refuse(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::refused(format_args!(
-        "cannot write {}: {}",
-        path.display(),
-        by_name(error)
-    ))
+fn refuse(path: &Path, error: std::io::Error) -> Failure {
+    Failure::system(format_args!("cannot write {}", path.display()), error)
 }
 
 #[cfg(test)]

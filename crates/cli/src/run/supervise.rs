@@ -17,18 +17,19 @@ use super::proxies::Proxies;
 use super::signals::{SignalEvent, Signals};
 use super::summary::{NodeReport, RunReport};
 use super::tree::Tree;
-use crate::failure::by_name;
+use crate::failure::advised;
 use crate::machine;
 use crate::output::tell;
 use legato_base::Bytes;
 use legato_base::wire::control::{SupervisorMessage, Welcome};
-use legato_pager::uffd::injection::{Entry, InjectionError};
+use legato_pager::uffd::injection::InjectionError;
 use legato_pager::uffd::same_memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, wait, waitpid};
 use shares::Hand;
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -161,7 +162,10 @@ impl Supervisor {
 
     pub(crate) fn finish(self, outcome: Outcome) -> (RunReport, Nodes) {
         if !self.any_attached && !self.refused {
-            tell("the program has ended without ever attaching to far memory");
+            tell(
+                "the program has ended without ever attaching to far memory; it has not loaded its agent; \
+                 let it read /proc of legato run, and leave LD_PRELOAD as it is",
+            );
         }
         let nodes = self.helpers.nodes.list.iter().map(|node| NodeReport {
             address: node.address.to_string(),
@@ -317,7 +321,7 @@ impl Supervisor {
         if injected.is_empty() {
             return;
         }
-        for Injected { pid, entry, result } in injected {
+        for Injected { pid, result } in injected {
             // The tree knows what to do about a process that has run before.
             if pid != self.main || self.tree.as_ref().is_some_and(|tree| tree.asks_for(pid)) {
                 self.outcomes.borrow_mut().push_back((pid, result));
@@ -330,25 +334,17 @@ impl Supervisor {
                 // Its end is the next event.
                 InjectionError::Gone => {}
                 InjectionError::AgentRefused if self.refused => {}
-                error if pid == self.main => {
-                    self.refused = true;
-                    tell(format_args!(
-                        "the program cannot run on far memory: {error}"
-                    ));
-                }
-                error => {
-                    let without = match entry {
-                        Entry::Agent => "far memory",
-                        Entry::Hand => "its pages being evicted",
-                    };
-                    tell(format_args!(
-                        "process {pid} runs without {without}: {error}"
-                    ));
-                }
+                error => self.refuse_program(&error),
             }
         }
         // Those that were traced have not been waited for.
         self.reap();
+    }
+
+    /// The program ends before it has begun.
+    fn refuse_program(&mut self, why: &dyn Display) {
+        self.refused = true;
+        tell(format_args!("the program cannot run on far memory: {why}"));
     }
 
     fn handle_main_ended(&mut self, status: WaitStatus) {
@@ -375,7 +371,9 @@ impl Supervisor {
                     1 => "1 process that still uses".to_owned(),
                     count => format!("{count} processes that still use"),
                 };
-                tell(format_args!("waiting for {text} far memory"));
+                tell(format_args!(
+                    "waiting for {text} far memory; the program has left them behind; interrupt to end them"
+                ));
             }
             return None;
         }
@@ -409,7 +407,7 @@ impl Supervisor {
                 Err(error) => {
                     tell(format_args!(
                         "cannot take another process: {}",
-                        by_name(&error.into())
+                        advised(&error.into())
                     ));
                     self.listener_rests_until = Some(now + LISTENER_REST);
                     return;
@@ -510,10 +508,14 @@ impl Supervisor {
             // Without an account an agent has no memory to speak of.
             Notice::Ready | Notice::Usage(_) | Notice::Holds { .. } | Notice::Hand { .. } => {}
             Notice::Failed { text } => self.dismiss(agent, &text),
-            Notice::Fatal { text } | Notice::FarMemoryFull { text } | Notice::Remark { text } => {
-                tell(format_args!("{program}: {text}"));
+            Notice::Fatal { text } | Notice::FarMemoryFull { text } => {
+                tell(format_args!("{program} was killed: {text}"));
             }
-            Notice::Incompatible { text } => tell(format_args!("an agent was sent away: {text}")),
+            Notice::Remark { text } => tell(format_args!("{program}: {text}")),
+            Notice::Incompatible { text } => tell(format_args!(
+                "a process that is no agent of this legato was sent away: {text}; it may be of another version; \
+                 end it"
+            )),
             Notice::NodeLost { node, pages } => {
                 let Some(node) = self.helpers.nodes.list.get_mut(node as usize) else {
                     return;
@@ -521,14 +523,16 @@ impl Supervisor {
                 node.lost = true;
                 node.pages_lost += pages;
                 tell(format_args!(
-                    "memory node {} is lost: {pages} pages of {program} had their only copy there",
+                    "memory node {} is lost: {pages} pages of {program} had their only copy there; whoever \
+                     touches them gets SIGBUS; see why it does not answer",
                     node.address
                 ));
             }
             Notice::AgentDied => {
                 tell(format_args!(
-                    "the agent of {program} has died: the process was killed, because its far \
-                     pages would read as zeros"
+                    "the agent of {program} has died; the process was killed, because its far \
+                     pages would read as zeros; see who killed the agent (the kernel's log names the \
+                     out-of-memory killer)"
                 ));
             }
         }

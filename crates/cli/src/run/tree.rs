@@ -7,9 +7,8 @@
 mod facts;
 
 use super::processes::{self, Process};
-use legato_base::{Bytes, SystemError, timeouts};
-use legato_pager::uffd::injection::Target;
-use rustix::io::Errno;
+use legato_base::{Bytes, timeouts};
+use legato_pager::uffd::injection::{InjectionError, Target};
 use rustix::process::Pid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -61,18 +60,20 @@ pub(crate) struct Injected {
 pub(crate) enum InjectError {
     #[error("it has ended, or runs another program now")]
     Gone,
-    #[error("another process traces it")]
+    #[error("another process traces it; end that, or let it trace something else")]
     Traced,
     /// Its threads may let themselves be stopped the next time.
-    #[error("none of its threads could be stopped")]
+    #[error("none of its threads could be stopped; let one go on")]
     Busy,
-    #[error("it has rights of its own (set-user-ID, or another user)")]
+    #[error(
+        "it has rights of its own (set-user-ID, or another user); run it as the user of legato run"
+    )]
     Foreign,
     /// That has been said when it tried.
     #[error("its agent could not start")]
     NoAgent,
-    #[error("it cannot be entered: {}", SystemError(.0.raw_os_error()))]
-    System(Errno),
+    #[error("{0}")]
+    Other(InjectionError),
 }
 
 /// What is to be done about a process.
@@ -214,7 +215,6 @@ impl Tree {
             .is_some_and(|known| known.asked)
     }
 
-    /// True if the agent of the process came by injection.
     /// Has an agent been brought into it? That serves before its injection is over.
     pub(crate) fn is_injected(&self, pid: Pid) -> bool {
         let known = self.known.get(&pid.as_raw_pid());
@@ -377,7 +377,9 @@ impl Tree {
         let command = processes::command(process.pid)?;
         let pid = process.pid.as_raw_pid();
         let size = facts.anonymous;
-        let line = format!("{command} ({pid}) keeps its {size} in local memory: {error}");
+        let line = format!(
+            "{command} ({pid}) keeps its {size} in local memory, and does not count in --cache: {error}"
+        );
         self.mentioned.insert(command).then_some(line)
     }
 }

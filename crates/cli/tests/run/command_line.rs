@@ -101,6 +101,7 @@ fn a_mistake_in_the_environment_is_one_line() {
     let run = run.expect_code(125);
     assert_eq!(run.output(), "");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    run.expect_told("TEXT; in the environment");
     for word in ["'plenty'", "in the environment: LEGATO_CACHE"] {
         assert!(run.stderr.contains(word), "no {word} in: {}", run.stderr);
     }
@@ -213,7 +214,8 @@ fn output_that_cannot_be_written_is_told() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
-        "legato: standard output cannot be written: no space left on device (ENOSPC)\n"
+        "legato: standard output cannot be written: no space left on device (ENOSPC); make room, or name \
+         another place\n"
     );
 }
 

@@ -1,7 +1,9 @@
 //! Nodes as RDMA devices are reached: by a service, from UDP port 4791 of one machine to that of the other.
 //! The node here is one of software, which answers devices and software alike; `rdma` has a device.
 
-use crate::harness::{PATIENCE, Process, Run, World, legato, poll_until, sized, test_program};
+use crate::harness::{
+    PATIENCE, Process, Run, World, legato, messages, poll_until, sized, test_program,
+};
 use rustix::process::Signal;
 
 /// Of data centres.
@@ -94,19 +96,17 @@ fn two_runs_at_a_time_do_not_reach_devices() {
     let first = world.run(test_program("hold")).cache_mib(48);
     let mut first = first.arguments(["--bytes", "16MiB"]).start();
     first.wait_for_output("ready");
-    for asked in [
-        world.address.clone(),
-        format!("roce://{}:7000", world.hosts.server.address),
+    let at_a_port = format!("roce://{}:7000", world.hosts.server.address);
+    for (asked, row) in [
+        (&world.address, "memory node ADDR: UDP port 4791"),
+        (&at_a_port, "memory node ADDR: REASON; only one process"),
     ] {
         let mut second = world.hosts.client.command(legato());
-        second.args(["run", "--nodes", &asked, "--", "true"]);
+        second.args(["run", "--nodes", asked, "--", "true"]);
         let second = second.output().unwrap();
         let errors = String::from_utf8_lossy(&second.stderr);
         assert_eq!(second.status.code(), Some(125), "{errors}");
-        assert!(
-            errors.contains("4791") && errors.contains("in use"),
-            "{errors}"
-        );
+        messages::expect_told(&errors, row);
     }
     first.write(b"\n");
     first.finish().expect_code(0);

@@ -46,7 +46,9 @@ fn m26_a_killed_agent_ends_the_program_with_a_message() {
     let mut run = holding();
     agent_of(&run).signal(Signal::KILL);
     run.write(b"go\n");
-    expect_message_and_no_zeros(&run.finish());
+    let run = run.finish();
+    expect_message_and_no_zeros(&run);
+    run.expect_told("the agent of PROG (PID) has died");
 }
 
 /// While the program touches far pages.

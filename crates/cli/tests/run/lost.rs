@@ -35,6 +35,7 @@ fn counts(run: &Finished) -> [u64; 3] {
 
 /// One line names the node and how many pages went with it.
 fn expect_message(run: &Finished, node: &Node) {
+    run.expect_told("memory node ADDR is lost");
     let says = |line: &&str| line.contains(&node.address) && line.contains("pages");
     let line = run.stderr.lines().find(says);
     let line = line.unwrap_or_else(|| panic!("nothing names {}: {}", node.address, run.stderr));
@@ -135,7 +136,12 @@ fn a_page_that_changed_at_its_node_is_lost_and_never_read() {
     // Not one for each page.
     let told = run.stderr.matches(&message).count();
     assert!(told < 24, "{}", run.stderr);
-    assert!(run.stderr.contains("pages so far"), "{}", run.stderr);
+    run.expect_told(
+        "PROG (PID): the page at PLACE is lost: ADDR gave back what is not it (REASON), and there is no other copy;",
+    );
+    run.expect_told(
+        "PROG (PID): the page at PLACE is lost: ADDR gave back what is not it (REASON), and there is no other copy, as",
+    );
 }
 
 #[test]

@@ -43,4 +43,5 @@ mod status;
 mod steps;
 mod stopped;
 mod third_party;
+mod troubleshooting;
 mod wire;

@@ -57,7 +57,7 @@ fn within_limit_without(features: &str) {
 #[test]
 fn m23_without_move() {
     let run = right_without("move");
-    assert!(run.stderr.contains("O_DIRECT"), "{}", run.stderr);
+    run.expect_told("PROG (PID): this kernel cannot tell");
 }
 
 #[test]
@@ -133,15 +133,11 @@ fn m23_without_poison_a_lost_page_ends_the_program() {
     let run = run.finish();
     assert_eq!(run.code(), Some(128 + 9), "{}", run.stderr);
     assert_eq!(run.output(), "ready\n");
-    assert!(
-        run.stderr.contains("is lost and was touched"),
-        "{}",
-        run.stderr
-    );
+    run.expect_told("PROG (PID) was killed: the page at PLACE is lost");
 }
 
 #[track_caller]
-fn expect_refusal(features: &str, words: &[&str]) {
+fn expect_refusal(features: &str, row: &str) {
     let run = Run::far("echo")
         .arguments(["started"])
         .environment("LEGATO_MASK_FEATURES", features)
@@ -150,20 +146,19 @@ fn expect_refusal(features: &str, words: &[&str]) {
     assert_eq!(run.output(), "");
     assert_eq!(run.stat("exit_status"), 125);
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-    for word in words {
-        assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
-    }
+    run.expect_told("the program cannot run");
+    run.expect_told(row);
 }
 
 #[test]
 fn m23_what_cannot_work_is_refused() {
-    expect_refusal("move,protect", &["6.8", "5.7"]);
-    expect_refusal("device,syscall", &["/dev/userfaultfd"]);
+    expect_refusal("move,protect", "this kernel can neither");
+    expect_refusal("device,syscall", "no right to use userfaultfd");
 }
 
 #[test]
 fn m23_a_feature_that_is_none_is_refused() {
-    expect_refusal("poison,remove", &["'remove'", "pagemap-scan"]);
+    expect_refusal("poison,remove", "LEGATO_MASK_FEATURES");
 }
 
 #[test]
@@ -172,13 +167,7 @@ fn m24_without_rights_nothing_is_started() {
     assert_eq!(run.code(), Some(125), "{}", run.stderr);
     assert_eq!(run.output(), "");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-    for way in [
-        "CAP_SYS_PTRACE",
-        "setfacl -m u:USER:rw /dev/userfaultfd",
-        "sysctl vm.unprivileged_userfaultfd=1",
-    ] {
-        assert!(run.stderr.contains(way), "no '{way}' in: {}", run.stderr);
-    }
+    run.expect_told("no right to use userfaultfd");
 }
 
 /// `legato` as a user who may do nothing special.

@@ -1,20 +1,20 @@
 //! What cannot work is refused with one clear line, before anything is started.
 
-use crate::harness::{Finished, Run, legato, test_directory};
+use crate::harness::{Finished, Run, legato, messages, test_directory};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One line on standard error that holds `word`, and no sign of the program.
+/// One line on standard error, of the row that begins so and with `word` in it, and no sign of the program.
 #[track_caller]
-fn expect_refusal(run: Run, code: i32, word: &str) -> Finished {
+fn expect_refusal(run: Run, code: i32, row: &str, word: &str) {
     let run = run.finish().expect_code(code);
     assert_eq!(run.output(), "");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    run.expect_told(row);
     assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
-    run
 }
 
 fn echo() -> Run {
@@ -23,38 +23,38 @@ fn echo() -> Run {
 
 #[test]
 fn no_such_program() {
-    expect_refusal(
-        Run::far("legato-no-such-program"),
-        127,
-        "legato-no-such-program",
-    );
-    expect_refusal(Run::far("/no/such/program"), 127, "/no/such/program");
+    for program in ["legato-no-such-program", "/no/such/program"] {
+        expect_refusal(Run::far(program), 127, "PROG: no such program", program);
+    }
 }
 
 #[test]
 fn not_executable() {
     let file = test_directory().join("data");
     fs::write(&file, "data").unwrap();
-    expect_refusal(Run::far(&file), 126, "data");
-    expect_refusal(Run::far("/"), 126, "/");
+    expect_refusal(Run::far(&file), 126, "PROG: not executable", "data");
+    expect_refusal(Run::far("/"), 126, "PROG: not executable", "/");
 }
 
 #[test]
 fn a_cache_below_the_minimum() {
-    expect_refusal(echo().option("--cache", "64KiB"), 125, "cache");
+    let run = echo().option("--cache", "64KiB");
+    expect_refusal(run, 125, "--cache SIZE is less", "64 KiB");
 }
 
 #[test]
 fn sizes_that_are_none() {
     for option in ["--cache", "--far"] {
-        expect_refusal(echo().option(option, "plenty"), 125, option);
+        let run = echo().option(option, "plenty");
+        expect_refusal(run, 125, "TEXT; see --help", option);
     }
 }
 
 /// It is not the program, whatever comes after it.
 #[test]
 fn an_option_that_is_none() {
-    expect_refusal(echo().option("--cahce", "64MiB"), 125, "--cahce");
+    let run = echo().option("--cahce", "64MiB");
+    expect_refusal(run, 125, "OPTION is not an option", "--cahce");
 }
 
 #[test]
@@ -69,20 +69,24 @@ fn a_log_that_cannot_be_selected() {
     let said = String::from_utf8_lossy(&node.stderr);
     assert_eq!(node.status.code(), Some(2), "{said}");
     assert!(said.lines().count() == 1 && said.contains(level), "{said}");
+    messages::expect_told(&said, "LEGATO_LOG=TEXT");
 
     let run = echo().environment("LEGATO_LOG", "legato=loud").finish();
+    run.expect_told("a memory node did not start");
     assert_eq!(run.expect_code(125).output(), "");
 }
 
 #[test]
 fn an_address_that_is_none() {
-    expect_refusal(echo().option("--nodes", "nonsense"), 125, "nonsense");
+    let run = echo().option("--nodes", "nonsense");
+    expect_refusal(run, 125, "TEXT; see --help", "nonsense");
 }
 
 #[test]
 fn an_address_where_nobody_listens() {
     let address = "shm:@legato-test-nobody";
-    expect_refusal(echo().option("--nodes", address), 125, address);
+    let run = echo().option("--nodes", address);
+    expect_refusal(run, 125, "memory node ADDR: REASON; nobody", address);
 }
 
 #[test]
@@ -90,7 +94,13 @@ fn an_address_where_something_else_listens() {
     let path = test_directory().join("socket");
     let _listener = UnixListener::bind(&path).unwrap();
     let address = format!("shm:{}", path.display());
-    expect_refusal(echo().option("--nodes", &address), 125, &address);
+    let run = echo().option("--nodes", &address);
+    expect_refusal(
+        run,
+        125,
+        "memory node ADDR: REASON; it may be no node",
+        &address,
+    );
 }
 
 /// Without the capability and without access to /dev/userfaultfd.
@@ -127,9 +137,7 @@ fn expect_no_right(run: &Finished) {
         run.stderr
     );
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-    for way in ["root", "/dev/userfaultfd", "vm.unprivileged_userfaultfd"] {
-        assert!(run.stderr.contains(way), "no '{way}' in: {}", run.stderr);
-    }
+    run.expect_told("no right to use userfaultfd");
 }
 
 /// A directory that every user may enter, unlike the build directory.

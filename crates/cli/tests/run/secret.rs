@@ -1,7 +1,7 @@
 //! Who may use a node on another host.
 
 use crate::harness::{
-    Hosts, Node, PATIENCE, Run, SECRET_VARIABLE, legato, poll_until, sized, status_of,
+    Hosts, Node, PATIENCE, Run, SECRET_VARIABLE, legato, messages, poll_until, sized, status_of,
     test_directory, test_program,
 };
 use std::fs;
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const MTU: u32 = 1500;
+const OF_A_STREAM: &str = "refused a stream without the secret";
 
 fn new_secret(name: &str) -> PathBuf {
     let file = test_directory().join(name);
@@ -79,10 +80,14 @@ fn who_has_not_the_secret_of_a_node_is_told_so_in_one_line() {
         let kind = address.split(':').next().unwrap();
         let open = format!("{kind}://{}:{open}", hosts.server.address);
         let unguarded = hosts.server.node("64MiB", &open);
-        for (address, secret, word) in [
-            (&address, Some(&wrong), "refused the secret in"),
-            (&address, None, "name its file with --secret-file"),
-            (&open, Some(&right), "has no secret"),
+        for (address, secret, row) in [
+            (
+                &address,
+                Some(&wrong),
+                "memory node ADDR refused the secret",
+            ),
+            (&address, None, "memory node ADDR: it takes only"),
+            (&open, Some(&right), "memory node ADDR has no secret"),
         ] {
             let mut run = Run::far("echo")
                 .arguments(["started"])
@@ -93,7 +98,7 @@ fn who_has_not_the_secret_of_a_node_is_told_so_in_one_line() {
             let run = run.on(&hosts.client).finish().expect_code(125);
             assert_eq!(run.output(), "");
             assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-            assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
+            run.expect_told(row);
             assert!(run.stderr.contains(address.as_str()), "{}", run.stderr);
         }
         if kind == "roce" {
@@ -102,6 +107,18 @@ fn who_has_not_the_secret_of_a_node_is_told_so_in_one_line() {
             assert_eq!(status_of(client, &address)["peers_refused"], 2);
             assert_eq!(hosts.client.status_of(&open)["peers_refused"], 1);
         }
+        let (of_node, of_unguarded): (&[_], _) = match kind {
+            "roce" => (
+                &[
+                    "refused a peer with a wrong secret",
+                    "refused a peer without a secret",
+                ],
+                "refused a peer with a secret",
+            ),
+            _ => (&[OF_A_STREAM], OF_A_STREAM),
+        };
+        of_node.iter().for_each(|row| node.wait_for_log(row));
+        unguarded.wait_for_log(of_unguarded);
         assert!(node.terminate().success());
         assert!(unguarded.terminate().success());
     }
@@ -117,10 +134,12 @@ fn a_file_that_is_no_secret_of_ones_own_is_refused_in_one_line() {
     fs::set_permissions(&exposed, fs::Permissions::from_mode(0o640)).unwrap();
     let text = fs::read_to_string(&cut).unwrap();
     fs::write(&cut, &text[..50]).unwrap();
-    for (file, word) in [
-        (&exposed, "mode 0640"),
-        (&cut, "was cut"),
-        (&missing, "no such file or directory (ENOENT)"),
+    let directory = test_directory();
+    for (file, row) in [
+        (&exposed, "secret file FILE: others"),
+        (&cut, "secret file FILE: REASON; copy it again"),
+        (&missing, "WHAT: REASON; check the path"),
+        (&directory, "secret file FILE: it is no file"),
     ] {
         let file = file.to_str().unwrap();
         for arguments in [
@@ -146,7 +165,8 @@ fn a_file_that_is_no_secret_of_ones_own_is_refused_in_one_line() {
             assert_eq!(output.status.code(), Some(refused), "{told}");
             assert!(output.stdout.is_empty());
             assert_eq!(told.lines().count(), 1, "{told}");
-            assert!(told.contains(word) && told.contains(file), "{told}");
+            assert!(told.contains(file), "{told}");
+            messages::expect_told(&told, row);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Exit status, standard streams, children, and the summary.
 
-use crate::harness::{MIB, Run, legato, python, test_program};
+use crate::harness::{MIB, Run, legato, messages, python, test_program};
 use std::process::Command;
 
 fn shell(script: &str) -> Run {
@@ -46,6 +46,7 @@ fn statistics_that_cannot_be_written_do_not_change_the_exit_status() {
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");
+    messages::expect_told(&said, "WHAT: REASON; make room");
 }
 
 #[test]
@@ -128,6 +129,9 @@ fn the_summary_is_short_and_can_be_silenced() {
         .expect_code(0);
     for word in ["p50", "p99", "fetched", "written", "prefetched", "clean"] {
         assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
+    }
+    for row in ["WHAT; far pages", "faults N (", "pages fetched N"] {
+        run.expect_told(row);
     }
     assert!(run.stderr.lines().count() <= 12, "{}", run.stderr);
     let quiet = scan().cache_mib(64).memory_mib(256).finish().expect_code(0);

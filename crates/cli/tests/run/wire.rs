@@ -1,7 +1,7 @@
 //! Far memory on another host: two network namespaces, a memory node in one and the program in the other.
 
 use crate::harness::{
-    Hosts, PATIENCE, Run, legato, poll_until, python, sized, system_program, test_program,
+    Hosts, PATIENCE, Run, legato, messages, poll_until, python, sized, system_program, test_program,
 };
 use crate::redis::stores_and_gives_back;
 use std::path::Path;
@@ -81,6 +81,10 @@ fn an_address_without_a_scheme_is_reached_over_udp_and_else_over_tcp() {
         let expected = if loses_datagrams { "roce+tcp" } else { "roce" };
         assert_eq!(status["address"], format!("{expected}://{address}"));
         keeps_its_pattern(&hosts, &address);
+        let run = Run::far("true").option("--nodes", &address);
+        let run = run.with_summary().on(&hosts.client).finish().expect_code(0);
+        let told = messages::is_told(&run.stderr, "memory node ADDR: no answer over UDP");
+        assert_eq!(told, loses_datagrams, "{}", run.stderr);
         hosts.expect_nothing_left(&address);
     }
     assert!(node.terminate().success());
@@ -135,6 +139,7 @@ fn an_address_without_a_scheme_fails_with_what_both_ways_say() {
         errors.contains("over UDP") && errors.contains("over TCP"),
         "{errors}"
     );
+    messages::expect_told(&errors, "memory node ADDR: REASON; it does not answer");
     let stream = format!("roce+tcp://{address}");
     let node = hosts.server.node("64MiB", &stream);
     let found = ask();
@@ -172,21 +177,25 @@ fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
 
 #[test]
 fn a_node_that_others_can_reach_must_be_told_to_serve_them() {
-    for (address, word) in [
-        ("roce://192.0.2.1", "--insecure"),
-        ("roce+tcp://[2001:db8::1]:4791", "--insecure"),
-        ("verbs://192.0.2.1", "--insecure"),
-        ("verbs://mlx5_0/1", "--insecure"),
-        ("192.0.2.1:4791", "--insecure"),
-        ("roce://0.0.0.0", "one address"),
-        ("verbs://0.0.0.0", "one address"),
+    for (address, row) in [
+        ("roce://192.0.2.1", "memory node ADDR: other machines"),
+        (
+            "roce+tcp://[2001:db8::1]:4791",
+            "memory node ADDR: other machines",
+        ),
+        ("verbs://192.0.2.1", "memory node ADDR: other machines"),
+        ("verbs://mlx5_0/1", "memory node ADDR: other machines"),
+        ("192.0.2.1:4791", "memory node ADDR: other machines"),
+        ("roce://0.0.0.0", "memory node ADDR: that is no address"),
+        ("verbs://0.0.0.0", "memory node ADDR: that is no address"),
     ] {
         let mut node = Command::new(legato());
         node.args(["node", "--memory", "16MiB", "--listen", address]);
         let output = node.output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{text}");
-        assert!(text.contains(word) && text.lines().count() == 1, "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        messages::expect_told(&text, row);
     }
 }
 
@@ -221,5 +230,6 @@ fn an_address_where_nobody_is_says_so_at_once() {
     run.args(["node", "status", "--node", "roce://127.0.0.1:4899"]);
     let output = run.output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("nobody answers"));
+    let told = String::from_utf8_lossy(&output.stderr);
+    messages::expect_told(&told, "memory node ADDR: REASON; nobody");
 }

@@ -18,15 +18,15 @@ use rustix::mm::UserfaultfdFlags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     #[error(
-        "no right to use userfaultfd in full mode: run as root (CAP_SYS_PTRACE), or allow one user \
+        "no right to use userfaultfd in full mode; run as root (CAP_SYS_PTRACE), or allow one user \
          (setfacl -m u:USER:rw /dev/userfaultfd) or all (sysctl vm.unprivileged_userfaultfd=1)"
     )]
     NotPermitted,
-    #[error("this kernel has no userfaultfd (CONFIG_USERFAULTFD)")]
+    #[error("this kernel has no userfaultfd (CONFIG_USERFAULTFD); use one that has it")]
     NotSupported,
     #[error(transparent)]
     Feature(#[from] FeatureError),
-    #[error("the kernel refused userfaultfd: {}", SystemError(*.0))]
+    #[error("the kernel refused userfaultfd: {}", SystemError(*.0).advised())]
     System(i32),
 }
 

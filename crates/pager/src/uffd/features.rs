@@ -20,10 +20,12 @@ const OPTIONAL: u64 = abi::FEATURE_MOVE | abi::FEATURE_PAGEFAULT_FLAG_WP | abi::
 pub enum FeatureError {
     #[error(
         "this kernel can neither move pages through userfaultfd (Linux 6.8) nor write-protect \
-         them (Linux 5.7)"
+         them (Linux 5.7); use a newer one"
     )]
     Leave,
-    #[error("this kernel does not report fork, mremap, madvise and munmap (Linux 4.11 or newer)")]
+    #[error(
+        "this kernel does not report fork, mremap, madvise and munmap; use Linux 4.11 or newer"
+    )]
     Events,
 }
 
@@ -108,7 +110,7 @@ impl fmt::Display for UnknownName<'_> {
         let name = alloc::string::String::from_utf8_lossy(self.0);
         write!(
             f,
-            "LEGATO_MASK_FEATURES: no feature is called '{name}'; there are {}",
+            "LEGATO_MASK_FEATURES: no feature is called '{name}'; there are {}; unset it outside of tests",
             Mask::NAMES
         )
     }

@@ -1,6 +1,6 @@
 //! A memory cgroup with a limit, for one run of the comparison with Linux swap.
 
-use crate::failure::by_name;
+use crate::failure::advised;
 use crate::output::tell;
 use crate::{machine, own_process};
 use legato_base::{Bytes, Duration};
@@ -17,7 +17,7 @@ const END_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum GroupError {
     #[error("no memory cgroup is mounted where this process could make a group of its own")]
     NoHierarchy,
-    #[error("{}: {}", .path.display(), by_name(cause))]
+    #[error("{}: {}", .path.display(), advised(cause))]
     System {
         path: PathBuf,
         cause: std::io::Error,
@@ -113,7 +113,7 @@ impl Drop for MemoryGroup {
             tell(format_args!(
                 "cannot remove {}: {}",
                 self.directory.display(),
-                by_name(&error)
+                advised(&error)
             ));
         }
     }

@@ -274,6 +274,6 @@ fn write(path: &Path, value: &str) -> Result<(), SwapError> {
 /// What cannot be undone is said, and the rest is undone all the same.
 fn undo(result: Result<(), SwapError>) {
     if let Err(error) = result {
-        tell(format_args!("left behind: {error}"));
+        tell(format_args!("left behind: {error}; undo it by hand"));
     }
 }

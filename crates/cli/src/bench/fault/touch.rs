@@ -22,7 +22,9 @@ pub(crate) fn run(arguments: &BenchTouchArguments) -> Result<u8, Failure> {
     let threads = arguments.threads as usize;
     let part_pages = arguments.bytes.whole_pages() as usize / threads;
     if part_pages == 0 {
-        return Err(Failure::refused("--bytes is less than a page per thread"));
+        return Err(Failure::refused(
+            "--bytes is less than a page per thread; give more",
+        ));
     }
     let pages = part_pages * threads;
     let mut memory = vec![0_u64; (pages + 1) * PAGE_WORDS];
@@ -47,7 +49,9 @@ pub(crate) fn run(arguments: &BenchTouchArguments) -> Result<u8, Failure> {
         if let Some(page) = touch_all(&mut parts, arguments.access) {
             return Err(Failure {
                 code: Some(1),
-                text: format!("page {page} does not hold what was written to it"),
+                text: format!(
+                    "page {page} does not hold what was written to it; that is a defect of Legato; please report it"
+                ),
             });
         }
         let touch_ns = begin.elapsed().as_nanos() as f64 / pages as f64;

@@ -98,7 +98,7 @@ impl<'a> Program<'a> {
 /// Of a run before anything is measured.
 fn refused(doing: &str, error: RunError) -> Failure {
     match comparison::unless_interrupted(error) {
-        Ok(error) => Failure::refused(format_args!("{doing}: {error}")),
+        Ok(error) => Failure::refused(format_args!("{doing}: {error}; see that it runs by itself")),
         Err(interrupted) => interrupted,
     }
 }

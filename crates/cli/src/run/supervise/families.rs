@@ -28,12 +28,11 @@ impl Supervisor {
             if news {
                 let command = &agent.command;
                 tell(format_args!(
-                    "{command} ({pid}) runs without far memory: {text}"
+                    "{command} ({pid}) runs without far memory, and does not count in --cache: {text}"
                 ));
             }
         } else {
-            self.refused = true;
-            tell(text);
+            self.refuse_program(&text);
         }
         // It waits. If it is gone it need not be told.
         agent.send(&SupervisorMessage::Dismissed { runs });

@@ -32,7 +32,8 @@ impl Supervisor {
         }
         if let Some((processes, floors)) = self.ledger.shortage() {
             tell(format_args!(
-                "{processes} processes need at least {floors} of local memory, more than --cache {}",
+                "{processes} processes need at least {floors} of local memory, more than --cache {}; it is \
+                 exceeded by what is missing; raise it",
                 self.cache
             ));
         }

@@ -209,7 +209,7 @@ fn what_cannot_be_served_is_mentioned_once_it_is_big() {
         ..small
     };
     assert_eq!(decide(&big), Verdict::Mention(InjectError::Traced));
-    let refused = InjectError::System(Errno::IO);
+    let refused = InjectError::Other(InjectionError::Filtered);
     let big = Facts {
         refused: Some(refused),
         anonymous: MENTION_MIN,
@@ -360,7 +360,7 @@ fn a_process_that_refused_is_not_asked_again() {
     let mut scene = Scene::new();
     scene.look(&[]);
     scene.look(&[]);
-    scene.answer(Err(InjectError::System(Errno::IO)));
+    scene.answer(Err(InjectError::Other(InjectionError::Filtered)));
     scene.look(&[]);
     scene.look(&[]);
     assert_eq!(scene.asked(), [Entry::Agent]);

@@ -4,6 +4,7 @@
 mod capture;
 mod cgroup;
 mod hosts;
+pub(crate) mod messages;
 mod node;
 mod process;
 mod programs;

@@ -1,7 +1,8 @@
 //! A memory node that the test controls.
 
+use super::capture::Capture;
 use super::process::Process;
-use super::{PATIENCE, legato, poll_until};
+use super::{PATIENCE, legato, messages, poll_until};
 use rustix::process::Signal;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +14,7 @@ pub(crate) const SECRET_VARIABLE: &str = "LEGATO_SECRET_FILE";
 #[derive(Debug)]
 pub(crate) struct Node {
     child: Child,
+    log: Capture,
     pub(crate) address: String,
 }
 
@@ -45,14 +47,23 @@ impl Node {
             .args(["--listen", address])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .expect("a node starts");
         let stdout = child.stdout.take().unwrap();
-        let address = address.to_owned();
-        let node = Self { child, address };
+        let node = Self {
+            log: Capture::of(child.stderr.take().unwrap()),
+            child,
+            address: address.to_owned(),
+        };
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).unwrap();
-        assert!(line.contains("memory_bytes"), "the node says: {line}");
+        let told = || String::from_utf8_lossy(&node.log.bytes()).into_owned();
+        assert!(
+            line.contains("memory_bytes"),
+            "the node says: {line}{}",
+            told()
+        );
         node
     }
 
@@ -64,6 +75,14 @@ impl Node {
         if let Some(process) = Process::find(self.child.id() as i32) {
             process.signal(signal);
         }
+    }
+
+    /// Until its log has the message whose row begins so.
+    pub(crate) fn wait_for_log(&self, row: &str) {
+        poll_until(row, PATIENCE, || {
+            let log = self.log.bytes();
+            messages::is_told(&String::from_utf8_lossy(&log), row)
+        });
     }
 
     /// SIGKILL, and gone when this returns.
@@ -86,6 +105,12 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let log = self.log.bytes();
+        let log = String::from_utf8_lossy(&log);
+        eprint!("{log}");
+        if !std::thread::panicking() {
+            messages::expect_known(&log);
+        }
     }
 }
 

@@ -7,7 +7,9 @@ use super::node::Node;
 use super::process::{Process, descendants, marked};
 use super::sampler::{Sampler, Seen};
 use super::watchdog::{LOOK, watch};
-use super::{DEADLINE, MIB, PATIENCE, legato, poll_until, sized, started_by, test_directory};
+use super::{
+    DEADLINE, MIB, PATIENCE, legato, messages, poll_until, sized, started_by, test_directory,
+};
 use legato_base::PAGE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -328,6 +330,7 @@ impl Running {
         let stats = stats.map(|bytes| serde_json::from_slice(&bytes).expect("--stats writes JSON"));
         stats.iter().for_each(expect_small_agents);
         let files = std::fs::read_dir(&self.temporary).unwrap().flatten();
+        messages::expect_known(&errors());
         Finished {
             status,
             stdout: self.stdout.bytes(),
@@ -416,6 +419,12 @@ impl Finished {
             self.stats
         );
         self
+    }
+
+    /// The message whose row in docs/troubleshooting.md begins so.
+    #[track_caller]
+    pub(crate) fn expect_told(&self, row: &str) {
+        messages::expect_told(&self.stderr, row);
     }
 
     /// A number of the --stats file; a path such as `fault_ns/p99` leads into objects.

@@ -21,14 +21,16 @@ impl<G: ProviderGlue> Agent<G> {
                 && !error.is_end_of_child()
             {
                 self.notice(format!(
-                    "memory of a forked child stays local until it runs a program: {error}"
+                    "memory of a forked child stays local until it runs a program: {error}; raise --cache if \
+                     that is too much"
                 ));
             }
         }
         for child in self.pager.kernel_mut().take_killed() {
             // A forked child, not the program: that one goes on.
             self.notice(format!(
-                "process {} was ended: pages of it were lost while they were leaving",
+                "process {}, which it has forked, was killed: pages of it were lost while they were leaving; \
+                 please report it",
                 child.as_raw_nonzero()
             ));
         }

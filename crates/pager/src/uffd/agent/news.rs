@@ -34,8 +34,8 @@ impl<G: ProviderGlue> Agent<G> {
     /// ended.
     fn end_for_lost(&self, page: SpacePage) {
         let text = format!(
-            "the page at {:#x} is lost and was touched; this kernel cannot answer with SIGBUS \
-             (Linux 6.6 can), so the process was killed",
+            "the page at {:#x} is lost and was touched, and this kernel cannot answer with SIGBUS \
+             (Linux 6.6 can); see why its node was lost",
             page.page().address()
         );
         if page.space() == SpaceId::OWN {
@@ -43,7 +43,7 @@ impl<G: ProviderGlue> Agent<G> {
         }
         // Which process has this address space only the supervisor can find out: it kills what an
         // agent has served that ends without a word.
-        self.notice(text);
+        self.notice(format!("a process that it has forked was killed: {text}"));
         self.program.kill();
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     }
@@ -52,27 +52,29 @@ impl<G: ProviderGlue> Agent<G> {
         if let Some(page) = self.pager.kernel_mut().take_damage() {
             self.fatal(format!(
                 "the mapping at {:#x} was replaced while its pages were leaving; going on could \
-                 show wrong memory",
+                 show wrong memory; please report it",
                 page.address()
             ));
         }
         if self.pager.kernel_mut().take_foreign() {
             self.notice(
-                "part of the program's memory belongs to a userfaultfd of its own and stays local"
+                "part of the program's memory belongs to a userfaultfd of its own and stays local; all else \
+                 goes far, and nothing needs to be done"
                     .to_string(),
             );
         }
         if self.pager.kernel_mut().take_unreadable() {
             self.fatal(
                 "which memory a forked child does not inherit cannot be read (/proc/self/smaps); \
-                 going on could show it what was to be wiped"
+                 going on could show it what was to be wiped; let it read that"
                     .to_string(),
             );
         }
         if self.pager.kernel_mut().take_unclear_fork() {
             self.fatal(
                 "a thread forked while others moved or unmapped memory, and the child has changed \
-                 its own before it could be told which came first; going on could show wrong memory"
+                 its own before it could be told which came first; going on could show wrong memory; \
+                 let no thread move memory while another forks"
                     .to_string(),
             );
         }
@@ -100,8 +102,8 @@ impl<G: ProviderGlue> Agent<G> {
                 } => self.tell_rejected(page, node, mismatch),
                 PagerEvent::FarMemoryFull { held } => {
                     let text = format!(
-                        "far memory is full: {held} are there and the program needs more; raise \
-                         --far or name more nodes"
+                        "far memory is full: {held} are there, and it needs more; raise --far, or name \
+                         more nodes"
                     );
                     let _ = self
                         .supervisor
@@ -111,23 +113,23 @@ impl<G: ProviderGlue> Agent<G> {
                 PagerEvent::NothingToEvict(stuck) => self.fatal(stuck_text(&stuck)),
                 PagerEvent::PageVanished { page } => self.fatal(format!(
                     "the page at {:#x} was dropped without an announcement, as MADV_GUARD_INSTALL \
-                     does; going on could show wrong memory",
+                     does; going on could show wrong memory; please report it",
                     page.page().address()
                 )),
                 PagerEvent::MappingVanished { page } => self.fatal(format!(
                     "the mapping of the page at {:#x} was removed without an announcement; going \
-                     on could show wrong memory",
+                     on could show wrong memory; please report it",
                     page.page().address()
                 )),
                 PagerEvent::MovedOver { page } => self.fatal(format!(
                     "memory was moved over the page at {:#x}, whose mapping was not said to be gone: \
                      threads move memory at the same time, and what they did cannot be told; going \
-                     on could show wrong memory",
+                     on could show wrong memory; let one thread at a time move memory",
                     page.page().address()
                 )),
                 PagerEvent::FrameEmpty { page, frame } => self.fatal(format!(
                     "Legato's frame {} is empty and should hold the page at {:#x} (a defect of \
-                     Legato); going on could show wrong memory",
+                     Legato); going on could show wrong memory; please report it",
                     frame.0,
                     page.page().address()
                 )),
@@ -141,12 +143,12 @@ impl<G: ProviderGlue> Agent<G> {
         self.rejected += 1;
         let so_far = match self.rejected {
             1..=REJECTIONS_TOLD => String::new(),
-            count if count.is_power_of_two() => format!(" ({count} pages so far)"),
+            count if count.is_power_of_two() => format!(", as with {count} pages so far"),
             _ => return,
         };
         self.notice(format!(
             "the page at {:#x} is lost: {} gave back what is not it ({mismatch}), and there is no \
-             other copy{so_far}",
+             other copy{so_far}; stop using that node, and test its memory",
             page.page().address(),
             self.nodes
                 .get(node.0 as usize)
@@ -176,7 +178,7 @@ fn stuck_text(stuck: &Stuck) -> String {
     } = stuck;
     format!(
         "nothing that is in local memory can leave it (locked, pinned or too small mappings), and \
-         its part of --cache is used up; raise --cache (local {local} of {limit}: frames {frames}, \
-         in charge of {charged}, of which {stayed} stayed)"
+         its part of --cache is used up (local {local} of {limit}: frames {frames}, in charge of \
+         {charged}, of which {stayed} stayed); raise --cache"
     )
 }

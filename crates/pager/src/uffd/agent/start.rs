@@ -218,9 +218,8 @@ impl<G: ProviderGlue> Agent<G> {
             .map_err(failed)?;
         if !agent.pager.kernel().moves_memory(SpaceId::OWN) {
             let text =
-                "this kernel cannot tell which pages a device holds (Linux 6.8 can): memory \
-                        that O_DIRECT or a device reads into while it is evicted may lose what \
-                        was read"
+                "this kernel cannot tell which pages a device holds: memory that O_DIRECT or a device \
+                 reads into while it is evicted may lose what was read; use Linux 6.8 or newer"
                     .to_string();
             agent
                 .supervisor
@@ -257,7 +256,7 @@ impl<G: ProviderGlue> Parts<G> {
             }
             // It does not speak before Ready: readable means gone.
             if is_readable(supervisor.fd()) {
-                return Err("the supervisor is gone".to_string());
+                return Err("its legato run is gone; start it anew".to_string());
             }
             if self.provider.set_sleeping(true) {
                 let mut waits = Vec::new();
@@ -284,14 +283,21 @@ impl<G: ProviderGlue> Parts<G> {
             .get(first.0 as usize)
             .map_or("?", String::as_str);
         Err(match self.pager.node_failure(*first) {
-            Some(error) => format!("memory node {address} cannot be reached: {error}"),
-            None => format!("memory node {address} refuses this client"),
+            Some(error) => {
+                format!(
+                    "memory node {address} cannot be reached: {error}; see its log, and that it runs"
+                )
+            }
+            None => {
+                format!("memory node {address} refuses this client; its log says why; see there")
+            }
         })
     }
 }
 
 fn system(call: &str, error: Errno) -> String {
-    format!("{call} failed: {}", SystemError(error.raw_os_error()))
+    let error = SystemError(error.raw_os_error());
+    format!("the system refused {call}: {}", error.advised())
 }
 
 fn secure_random() -> Result<SecureRandom, String> {

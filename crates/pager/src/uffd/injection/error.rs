@@ -9,34 +9,36 @@ use rustix::io::Errno;
 pub enum InjectionError {
     #[error(
         "the system does not let legato into it (another user, privileges of its own, or \
-         kernel.yama.ptrace_scope above 1)"
+         kernel.yama.ptrace_scope above 1); run it as the user of legato run, or allow it"
     )]
     NotPermitted,
-    #[error("a debugger is attached to it")]
+    #[error("a debugger is attached to it; detach it")]
     TracedByAnother,
     #[error("it has ended, or runs another program now")]
     Gone,
-    #[error("32-bit programs cannot run on far memory")]
+    #[error("32-bit programs cannot run on far memory; use a 64-bit build")]
     ThirtyTwoBit,
-    #[error("none of its threads could be stopped")]
+    #[error("none of its threads could be stopped; let one go on")]
     Busy,
-    #[error("it has filtered its system calls (seccomp)")]
+    #[error("it has filtered its system calls (seccomp); start it without that filter")]
     Filtered,
-    #[error("no system call instruction was found in it")]
+    #[error("no system call instruction was found in it; please report it")]
     NoSystemCallInstruction,
-    #[error("{call} was refused inside it: {}", SystemError(*.errno))]
+    #[error("{call} was refused inside it: {}", SystemError(*.errno).advised())]
     CallRefused { call: Call, errno: i32 },
-    #[error("the agent's object is damaged: {0}")]
+    #[error("the agent's object is damaged: {0}; install legato again")]
     Object(#[from] ObjectError),
-    #[error("the agent cannot be started: {}", SystemError(*.0))]
+    #[error("the agent cannot be started: {}", SystemError(*.0).advised())]
     NotStarted(i32),
-    #[error("the agent refused to serve it")]
+    #[error(
+        "the agent refused to serve it; it has said why before, if it could reach legato run; see there"
+    )]
     AgentRefused,
-    #[error("the agent's object does not know this entry")]
+    #[error("the agent's object does not know this entry; please report it")]
     UnknownEntry,
-    #[error("the agent's entry ended by signal {0}")]
+    #[error("the agent's entry ended by signal {0}; please report it")]
     Crashed(i32),
-    #[error("tracing it failed: {}", SystemError(*.0))]
+    #[error("tracing it failed: {}", SystemError(*.0).advised())]
     Tracing(i32),
 }
 
