@@ -1,5 +1,6 @@
 //! What the command says of itself, its defaults in the environment, and what becomes of what it prints.
 
+use crate::harness::messages::expect_refused;
 use crate::harness::{Run, legato, test_directory};
 use rustix::pipe::pipe;
 use serde_json::Value;
@@ -159,13 +160,13 @@ fn every_command_has_a_manual_page() {
     assert!(page("legato-keep.1").is_err() && page("legato-bench-touch.1").is_err());
     let file = test_directory().join("file");
     fs::write(&file, "").unwrap();
-    let refused = output_of(&["manual", file.to_str().unwrap()]);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(2), "{told}");
-    assert!(
-        told.contains("EEXIST") && told.lines().count() == 1,
-        "{told}"
+    let mut manual = Command::new(legato());
+    let told = expect_refused(
+        manual.arg("manual").arg(&file),
+        2,
+        "WHAT: REASON; check the path",
     );
+    assert!(told.contains("EEXIST"), "{told}");
 }
 
 /// The end of a pipe that nobody reads.

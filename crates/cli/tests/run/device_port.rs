@@ -103,10 +103,7 @@ fn two_runs_at_a_time_do_not_reach_devices() {
     ] {
         let mut second = world.hosts.client.command(legato());
         second.args(["run", "--nodes", asked, "--", "true"]);
-        let second = second.output().unwrap();
-        let errors = String::from_utf8_lossy(&second.stderr);
-        assert_eq!(second.status.code(), Some(125), "{errors}");
-        messages::expect_told(&errors, row);
+        messages::expect_refused(&mut second, 125, row);
     }
     first.write(b"\n");
     first.finish().expect_code(0);

@@ -60,16 +60,12 @@ fn an_option_that_is_none() {
 #[test]
 fn a_log_that_cannot_be_selected() {
     let level = "LEGATO_LOG=legato=loud";
-    let node = Command::new(legato())
-        .args(["node", "--memory", "16MiB", "--listen"])
+    let mut node = Command::new(legato());
+    node.args(["node", "--memory", "16MiB", "--listen"])
         .arg("shm:@legato-test-loud")
-        .env("LEGATO_LOG", "legato=loud")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&node.stderr);
-    assert_eq!(node.status.code(), Some(2), "{said}");
-    assert!(said.lines().count() == 1 && said.contains(level), "{said}");
-    messages::expect_told(&said, "LEGATO_LOG=TEXT");
+        .env("LEGATO_LOG", "legato=loud");
+    let said = messages::expect_refused(&mut node, 2, "LEGATO_LOG=TEXT");
+    assert!(said.contains(level), "{said}");
 
     let run = echo().environment("LEGATO_LOG", "legato=loud").finish();
     run.expect_told("a memory node did not start");

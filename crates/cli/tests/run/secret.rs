@@ -160,13 +160,8 @@ fn a_file_that_is_no_secret_of_ones_own_is_refused_in_one_line() {
                 command.args(["--", "echo", "started"]);
                 refused = 125;
             }
-            let output = command.output().unwrap();
-            let told = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(output.status.code(), Some(refused), "{told}");
-            assert!(output.stdout.is_empty());
-            assert_eq!(told.lines().count(), 1, "{told}");
+            let told = messages::expect_refused(&mut command, refused, row);
             assert!(told.contains(file), "{told}");
-            messages::expect_told(&told, row);
         }
     }
 }

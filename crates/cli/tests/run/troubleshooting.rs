@@ -1,6 +1,7 @@
 //! Every message of docs/troubleshooting.md is told by the real binary, or it is said here why not.
 
-use crate::harness::{Node, Run, compiled_c, legato, messages, system_python, test_directory};
+use crate::harness::messages::{self, expect_refused};
+use crate::harness::{Node, Run, compiled_c, legato, system_python, test_directory};
 use crate::masks::unprivileged;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
 use std::fs;
@@ -115,20 +116,6 @@ const NOT_TRIED: [(&str, &[&str]); 5] = [
 #[test]
 fn every_message_is_tried_or_it_is_said_why_not() {
     messages::expect_all_tried(NOT_TRIED.iter().flat_map(|(_, rows)| *rows).copied());
-}
-
-/// It says this one line, and does nothing.
-#[track_caller]
-fn expect_refused(command: &mut Command, code: i32, row: &str) {
-    let output = command.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(
-        (output.status.code(), told.lines().count()),
-        (Some(code), 1),
-        "{told}"
-    );
-    assert_eq!(output.stdout, b"", "{told}");
-    messages::expect_told(&told, row);
 }
 
 fn legato_with(line: &str) -> Command {

@@ -127,22 +127,17 @@ fn a_node_listens_at_several_addresses() {
 fn an_address_without_a_scheme_fails_with_what_both_ways_say() {
     let hosts = Hosts::joined(MTU);
     let address = format!("{}:4800", hosts.server.address);
-    let ask = || {
-        let mut legato = hosts.client.command(legato());
-        legato.args(["node", "status", "--json", "--node", &address]);
-        legato.output().unwrap()
-    };
-    let nobody = ask();
-    let errors = String::from_utf8_lossy(&nobody.stderr).into_owned();
-    assert_eq!(nobody.status.code(), Some(2));
+    let mut ask = hosts.client.command(legato());
+    ask.args(["node", "status", "--json", "--node", &address]);
+    let told =
+        messages::expect_refused(&mut ask, 2, "memory node ADDR: REASON; it does not answer");
     assert!(
-        errors.contains("over UDP") && errors.contains("over TCP"),
-        "{errors}"
+        told.contains("over UDP") && told.contains("over TCP"),
+        "{told}"
     );
-    messages::expect_told(&errors, "memory node ADDR: REASON; it does not answer");
     let stream = format!("roce+tcp://{address}");
     let node = hosts.server.node("64MiB", &stream);
-    let found = ask();
+    let found = ask.output().unwrap();
     assert!(found.status.success(), "{found:?}");
     assert!(String::from_utf8_lossy(&found.stdout).contains(&stream));
     assert!(node.terminate().success());
@@ -191,11 +186,7 @@ fn a_node_that_others_can_reach_must_be_told_to_serve_them() {
     ] {
         let mut node = Command::new(legato());
         node.args(["node", "--memory", "16MiB", "--listen", address]);
-        let output = node.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
-        messages::expect_told(&text, row);
+        messages::expect_refused(&mut node, 2, row);
     }
 }
 
@@ -228,8 +219,5 @@ fn the_devices_of_a_host_are_told() {
 fn an_address_where_nobody_is_says_so_at_once() {
     let mut run = Command::new(legato());
     run.args(["node", "status", "--node", "roce://127.0.0.1:4899"]);
-    let output = run.output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&output.stderr);
-    messages::expect_told(&told, "memory node ADDR: REASON; nobody");
+    messages::expect_refused(&mut run, 2, "memory node ADDR: REASON; nobody");
 }

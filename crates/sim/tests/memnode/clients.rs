@@ -53,15 +53,15 @@ fn second_address() -> Address {
 
 impl World {
     fn new(seed: u64) -> Self {
-        Self::on_a_machine_with(|| Bytes(u64::MAX), seed)
+        Self::of(Bytes(CAPACITY), || Bytes(u64::MAX), seed)
     }
 
-    fn on_a_machine_with(available: fn() -> Bytes, seed: u64) -> Self {
+    fn of(capacity: Bytes, available: fn() -> Bytes, seed: u64) -> Self {
         let network = SimNetwork::new(seed, SimNetworkConfig::default());
         let mut nic = network.provider("node");
         let config = NodeConfig {
             incarnation: 77,
-            capacity: Bytes(CAPACITY),
+            capacity,
             available,
         };
         let mut server = NodeServer::new(&mut nic, FabricConfig::default(), config).unwrap();
@@ -321,13 +321,43 @@ fn a_node_refuses_more_than_it_has_headers_included() {
 #[test]
 fn a_node_leaves_the_last_of_its_machines_memory() {
     let three = || Bytes(LEFT_AVAILABLE.0 + 3 * SLOT_STRIDE as u64);
-    let mut world = World::on_a_machine_with(three, 13);
+    let mut world = World::of(Bytes(CAPACITY), three, 13);
     let client = world.open();
     let four = NodeRequest::AllocateExtent { slots: 4 };
     let refused = NodeReply::Refused(NodeRefusal::OutOfMemory);
     assert_eq!(world.ask(client, four), refused);
     world.allocate(client, 3);
     assert_eq!(world.server.counters().refused_no_memory, 1);
+    world.end();
+}
+
+/// As large as a pager asks for them, and nothing is written there: a simulated region is memory that nobody has
+/// touched.
+#[test]
+fn a_node_of_sixteen_gib_gives_them_all_and_has_them_back() {
+    const EXTENTS: u32 = 2048;
+    const SLOTS: u32 = 2048;
+    const CAPACITY: u64 = EXTENTS as u64 * SLOTS as u64 * SLOT_STRIDE as u64;
+    const { assert!(CAPACITY > 16 << 30) };
+    let mut world = World::of(Bytes(CAPACITY), || Bytes(u64::MAX), 16);
+    let client = world.open();
+    let extents: Vec<_> = (0..EXTENTS)
+        .map(|_| world.allocate(client, SLOTS).0)
+        .collect();
+    let status = world.status();
+    assert_eq!((status.used_bytes, status.extents), (CAPACITY, EXTENTS));
+    let one = NodeRequest::AllocateExtent { slots: 1 };
+    let full = world.ask(client, one);
+    assert!(
+        matches!(full, NodeReply::NoRoom { free_bytes: 0, .. }),
+        "{full:?}"
+    );
+    for extent in extents {
+        let release = NodeRequest::ReleaseExtent { extent };
+        assert_eq!(world.ask(client, release), NodeReply::Released);
+    }
+    assert_eq!((world.status().used_bytes, world.status().extents), (0, 0));
+    world.allocate(client, SLOTS);
     world.end();
 }
 

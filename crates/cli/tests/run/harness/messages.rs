@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::LazyLock;
 
 const DOCUMENT: &str = include_str!("../../../../../docs/troubleshooting.md");
@@ -152,6 +153,18 @@ pub(crate) fn expect_told(stderr: &str, begin: &str) {
         is_told(stderr, begin),
         "not told: {begin}...\nbut: {stderr}"
     );
+}
+
+/// The command says this one line and prints nothing.
+#[track_caller]
+pub(crate) fn expect_refused(command: &mut Command, code: i32, row: &str) -> String {
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let found = (output.status.code(), told.lines().count());
+    assert_eq!(found, (Some(code), 1), "{told}");
+    assert_eq!(output.stdout, b"", "{told}");
+    expect_told(&told, row);
+    told
 }
 
 /// Every row begins with a text in the sources of these tests that no other row begins with, and so do all that
