@@ -38,7 +38,7 @@ impl InjectorError {
 }
 
 /// How an injection has ended.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Injected {
     pub(crate) pid: Pid,
     pub(crate) result: Result<(), InjectionError>,

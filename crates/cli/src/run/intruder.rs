@@ -1,16 +1,15 @@
 //! Injections on behalf of the tree.
 
-use super::injector::Injector;
-use super::tree::{Entry, Inject, InjectError, Injected};
-use legato_pager::uffd::injection::{self, InjectionError, Target};
-use rustix::process::Pid;
+use super::injector::{Injected, Injector};
+use super::tree::{Entry, Inject};
+use legato_pager::uffd::injection::{self, Target};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 /// Results that are the tree's.
-pub(crate) type Outcomes = Rc<RefCell<VecDeque<(Pid, Result<(), InjectionError>)>>>;
+pub(crate) type Outcomes = Rc<RefCell<VecDeque<Injected>>>;
 
 /// Shares the injector with the start of static programs.
 #[derive(Debug)]
@@ -43,23 +42,11 @@ impl Inject for Intruder {
     }
 
     fn poll(&mut self) -> Option<Injected> {
-        let (pid, result) = self.outcomes.borrow_mut().pop_front()?;
-        let result = result.map_err(reason);
-        Some(Injected { pid, result })
+        self.outcomes.borrow_mut().pop_front()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // The loop waits for the injector itself.
         None
-    }
-}
-
-const fn reason(error: InjectionError) -> InjectError {
-    match error {
-        InjectionError::Gone => InjectError::Gone,
-        InjectionError::Busy => InjectError::Busy,
-        InjectionError::TracedByAnother => InjectError::Traced,
-        InjectionError::NotPermitted => InjectError::Foreign,
-        other => InjectError::Other(other),
     }
 }

@@ -321,10 +321,11 @@ impl Supervisor {
         if injected.is_empty() {
             return;
         }
-        for Injected { pid, result } in injected {
+        for injected in injected {
+            let Injected { pid, result } = injected;
             // The tree knows what to do about a process that has run before.
             if pid != self.main || self.tree.as_ref().is_some_and(|tree| tree.asks_for(pid)) {
-                self.outcomes.borrow_mut().push_back((pid, result));
+                self.outcomes.borrow_mut().push_back(injected);
                 continue;
             }
             let Err(error) = result else {

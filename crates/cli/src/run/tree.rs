@@ -6,6 +6,7 @@
 
 mod facts;
 
+use super::injector::Injected;
 use super::processes::{self, Process};
 use legato_base::{Bytes, timeouts};
 use legato_pager::uffd::injection::{InjectionError, Target};
@@ -48,34 +49,6 @@ pub(crate) trait Inject: fmt::Debug {
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// How an injection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Injected {
-    pub(crate) pid: Pid,
-    pub(crate) result: Result<(), InjectError>,
-}
-
-/// Why nothing was put into a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum InjectError {
-    #[error("it has ended, or runs another program now")]
-    Gone,
-    #[error("another process traces it; end that, or let it trace something else")]
-    Traced,
-    /// Its threads may let themselves be stopped the next time.
-    #[error("none of its threads could be stopped; let one go on")]
-    Busy,
-    #[error(
-        "it has rights of its own (set-user-ID, or another user); run it as the user of legato run"
-    )]
-    Foreign,
-    /// That has been said when it tried.
-    #[error("its agent could not start")]
-    NoAgent,
-    #[error("{0}")]
-    Other(InjectionError),
-}
-
 /// What is to be done about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -87,7 +60,7 @@ pub(crate) enum Verdict {
     Inspect,
     Inject(Entry),
     /// It cannot be served.
-    Mention(InjectError),
+    Mention(InjectionError),
 }
 
 /// The rule.
@@ -98,12 +71,12 @@ pub(crate) fn decide(facts: &Facts) -> Verdict {
     if facts.looks == 0 || facts.asked {
         return Verdict::Wait;
     }
-    if facts.refused == Some(InjectError::NoAgent) || facts.under_valgrind {
+    if facts.runs_without || facts.under_valgrind {
         return Verdict::Leave;
     }
     if let Some(error) = facts.refused.or(facts.barrier()) {
         // A stranger's memory cannot even be asked for: said in any case.
-        let worth = facts.anonymous >= MENTION_MIN || error == InjectError::Foreign;
+        let worth = facts.anonymous >= MENTION_MIN || error == InjectionError::NotPermitted;
         return match worth {
             true => Verdict::Mention(error),
             false => Verdict::Wait,
@@ -143,7 +116,9 @@ struct Known {
     asked: bool,
     /// It was given a hand for the agent of this program.
     helps: Option<Pid>,
-    refused: Option<InjectError>,
+    refused: Option<InjectionError>,
+    /// Its own agent could not start, which has been said.
+    runs_without: bool,
     /// The hand in it: it has one as long as that lives.
     hand: Option<Process>,
     /// When it was last seen to share its memory.
@@ -160,6 +135,7 @@ impl Known {
             asked: false,
             helps: None,
             refused: None,
+            runs_without: false,
             hand: None,
             shared: None,
         }
@@ -232,7 +208,7 @@ impl Tree {
         if let Some(process) = Process::find(pid) {
             let image = facts::image(pid);
             let mut known = Known::new(process.start, image, Instant::now());
-            known.refused = Some(InjectError::NoAgent);
+            known.runs_without = true;
             self.known.insert(pid.as_raw_pid(), known);
         }
         self.mentioned.insert(command.to_owned())
@@ -277,7 +253,7 @@ impl Tree {
             match result {
                 // It connects, and is attended from then on.
                 Ok(()) => {}
-                Err(InjectError::Gone | InjectError::Busy) => known.asked = false,
+                Err(InjectionError::Gone | InjectionError::Busy) => known.asked = false,
                 Err(error) => {
                     known.asked = false;
                     known.refused = Some(error);
@@ -350,6 +326,7 @@ impl Tree {
             age: now.saturating_duration_since(known.since),
             asked: known.asked,
             refused: known.refused,
+            runs_without: known.runs_without,
             ..Facts::default()
         };
         known.looks = known.looks.saturating_add(1);
@@ -373,7 +350,12 @@ impl Tree {
     }
 
     /// One line for each command.
-    fn mention(&mut self, process: &Process, facts: &Facts, error: InjectError) -> Option<String> {
+    fn mention(
+        &mut self,
+        process: &Process,
+        facts: &Facts,
+        error: InjectionError,
+    ) -> Option<String> {
         let command = processes::command(process.pid)?;
         let pid = process.pid.as_raw_pid();
         let size = facts.anonymous;

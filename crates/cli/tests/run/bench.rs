@@ -130,6 +130,8 @@ fn a_program_that_prints_something_else_is_said_to_do_so() {
     let run = bench_program(&["--swap", "none"], &program)
         .finish()
         .expect_code(2);
+    let expected = "under Legato with all memory local: the program printed something else";
+    assert!(run.stderr.contains(expected), "{}", run.stderr);
     run.expect_told("under Legato with all memory local: REASON");
     run.expect_told("on local memory: N s");
     bench_program(&["--swap", "none", "--any-output"], &program)
@@ -145,6 +147,8 @@ fn a_program_that_takes_too_long_is_ended_and_said_to_be_slow() {
     let run = bench_program(&["--time-limit", "1"], &["sleep", "1000"])
         .finish()
         .expect_code(2);
+    let expected = "on local memory: the program did not end within 1 s";
+    assert!(run.stderr.contains(expected), "{}", run.stderr);
     run.expect_told("on local memory: REASON");
 }
 

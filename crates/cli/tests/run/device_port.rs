@@ -103,7 +103,8 @@ fn two_runs_at_a_time_do_not_reach_devices() {
     ] {
         let mut second = world.hosts.client.command(legato());
         second.args(["run", "--nodes", asked, "--", "true"]);
-        messages::expect_refused(&mut second, 125, row);
+        let told = messages::expect_refused(&mut second, 125, row);
+        assert!(told.contains("4791") && told.contains("in use"), "{told}");
     }
     first.write(b"\n");
     first.finish().expect_code(0);

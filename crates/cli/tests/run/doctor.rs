@@ -110,6 +110,7 @@ fn doctor_shows_what_is_hidden() {
         .finish()
         .expect_code(2);
     run.expect_told("LEGATO_MASK_FEATURES: no feature");
+    assert!(run.stderr.contains("'mov'"), "{}", run.stderr);
 }
 
 #[test]

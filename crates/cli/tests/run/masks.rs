@@ -137,7 +137,7 @@ fn m23_without_poison_a_lost_page_ends_the_program() {
 }
 
 #[track_caller]
-fn expect_refusal(features: &str, row: &str) {
+fn expect_refusal(features: &str, row: &str, words: &[&str]) {
     let run = Run::far("echo")
         .arguments(["started"])
         .environment("LEGATO_MASK_FEATURES", features)
@@ -148,17 +148,22 @@ fn expect_refusal(features: &str, row: &str) {
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     run.expect_told("the program cannot run");
     run.expect_told(row);
+    for word in words {
+        assert!(run.stderr.contains(word), "no '{word}' in: {}", run.stderr);
+    }
 }
 
 #[test]
 fn m23_what_cannot_work_is_refused() {
-    expect_refusal("move,protect", "this kernel can neither");
-    expect_refusal("device,syscall", "no right to use userfaultfd");
+    expect_refusal("move,protect", "this kernel can neither", &["6.8", "5.7"]);
+    let device = &["/dev/userfaultfd"];
+    expect_refusal("device,syscall", "no right to use userfaultfd", device);
 }
 
 #[test]
 fn m23_a_feature_that_is_none_is_refused() {
-    expect_refusal("poison,remove", "LEGATO_MASK_FEATURES");
+    let words = &["'remove'", "pagemap-scan"];
+    expect_refusal("poison,remove", "LEGATO_MASK_FEATURES", words);
 }
 
 #[test]

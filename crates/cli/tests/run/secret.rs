@@ -135,11 +135,15 @@ fn a_file_that_is_no_secret_of_ones_own_is_refused_in_one_line() {
     let text = fs::read_to_string(&cut).unwrap();
     fs::write(&cut, &text[..50]).unwrap();
     let directory = test_directory();
-    for (file, row) in [
-        (&exposed, "secret file FILE: others"),
-        (&cut, "secret file FILE: REASON; copy it again"),
-        (&missing, "WHAT: REASON; check the path"),
-        (&directory, "secret file FILE: it is no file"),
+    for (file, row, word) in [
+        (&exposed, "secret file FILE: others", "mode 0640"),
+        (&cut, "secret file FILE: REASON; copy it again", "was cut"),
+        (
+            &missing,
+            "WHAT: REASON; check the path",
+            "no such file or directory (ENOENT)",
+        ),
+        (&directory, "secret file FILE: it is no file", "no file"),
     ] {
         let file = file.to_str().unwrap();
         for arguments in [
@@ -161,7 +165,7 @@ fn a_file_that_is_no_secret_of_ones_own_is_refused_in_one_line() {
                 refused = 125;
             }
             let told = messages::expect_refused(&mut command, refused, row);
-            assert!(told.contains(file), "{told}");
+            assert!(told.contains(word) && told.contains(file), "{told}");
         }
     }
 }

@@ -219,5 +219,6 @@ fn the_devices_of_a_host_are_told() {
 fn an_address_where_nobody_is_says_so_at_once() {
     let mut run = Command::new(legato());
     run.args(["node", "status", "--node", "roce://127.0.0.1:4899"]);
-    messages::expect_refused(&mut run, 2, "memory node ADDR: REASON; nobody");
+    let told = messages::expect_refused(&mut run, 2, "memory node ADDR: REASON; nobody");
+    assert!(told.contains("nobody answers"), "{told}");
 }

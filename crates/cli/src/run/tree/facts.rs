@@ -1,7 +1,7 @@
 //! What /proc tells about one process.
 
 use super::super::processes::{self, Process};
-use super::{InjectError, OWN_AGENT, Server, Verdict};
+use super::{OWN_AGENT, Server, Verdict};
 use crate::run::{CONTROL_VARIABLE, preload, program};
 use legato_base::Bytes;
 use legato_pager::uffd::injection::{InjectionError, Target};
@@ -22,7 +22,9 @@ pub(crate) struct Facts {
     pub(crate) age: Duration,
     /// An injection is under way.
     pub(crate) asked: bool,
-    pub(crate) refused: Option<InjectError>,
+    pub(crate) refused: Option<InjectionError>,
+    /// Its own agent could not start, which has been said.
+    pub(crate) runs_without: bool,
     /// Somebody else traces it (`TracerPid`).
     pub(crate) traced: bool,
     /// Its memory is not for this process to see.
@@ -50,11 +52,11 @@ pub(crate) struct Mappings {
 }
 
 impl Facts {
-    pub(super) fn barrier(&self) -> Option<InjectError> {
+    pub(super) fn barrier(&self) -> Option<InjectionError> {
         if self.traced {
-            return Some(InjectError::Traced);
+            return Some(InjectionError::TracedByAnother);
         }
-        self.foreign.then_some(InjectError::Foreign)
+        self.foreign.then_some(InjectionError::NotPermitted)
     }
 
     /// May it yet get an agent, as it is now?

@@ -87,7 +87,7 @@ fn who_may_yet_be_attended_is_waited_for() {
         (
             false,
             Facts {
-                refused: Some(InjectError::Traced),
+                refused: Some(InjectionError::TracedByAnother),
                 ..young
             },
         ),
@@ -129,7 +129,7 @@ fn a_process_whose_threads_could_not_be_stopped_is_asked_again() {
     let mut scene = Scene::new();
     scene.look(&[]);
     scene.look(&[]);
-    scene.answer(Err(InjectError::Busy));
+    scene.answer(Err(InjectionError::Busy));
     scene.look(&[]);
     assert_eq!(scene.asked(), [Entry::Agent; 2]);
 }
@@ -208,8 +208,11 @@ fn what_cannot_be_served_is_mentioned_once_it_is_big() {
         anonymous: MENTION_MIN,
         ..small
     };
-    assert_eq!(decide(&big), Verdict::Mention(InjectError::Traced));
-    let refused = InjectError::Other(InjectionError::Filtered);
+    assert_eq!(
+        decide(&big),
+        Verdict::Mention(InjectionError::TracedByAnother)
+    );
+    let refused = InjectionError::Filtered;
     let big = Facts {
         refused: Some(refused),
         anonymous: MENTION_MIN,
@@ -220,7 +223,10 @@ fn what_cannot_be_served_is_mentioned_once_it_is_big() {
         foreign: true,
         ..old()
     };
-    assert_eq!(decide(&foreign), Verdict::Mention(InjectError::Foreign));
+    assert_eq!(
+        decide(&foreign),
+        Verdict::Mention(InjectionError::NotPermitted)
+    );
 }
 
 #[test]
@@ -324,7 +330,7 @@ impl Scene {
         of_child.map(|&(_, entry)| entry).collect()
     }
 
-    fn answer(&mut self, result: Result<(), InjectError>) {
+    fn answer(&mut self, result: Result<(), InjectionError>) {
         let pid = self.child.pid();
         let answer = Injected { pid, result };
         self.script.0.borrow_mut().answers.push(answer);
@@ -360,7 +366,7 @@ fn a_process_that_refused_is_not_asked_again() {
     let mut scene = Scene::new();
     scene.look(&[]);
     scene.look(&[]);
-    scene.answer(Err(InjectError::Other(InjectionError::Filtered)));
+    scene.answer(Err(InjectionError::Filtered));
     scene.look(&[]);
     scene.look(&[]);
     assert_eq!(scene.asked(), [Entry::Agent]);
@@ -371,7 +377,7 @@ fn a_process_that_was_missed_is_asked_again() {
     let mut scene = Scene::new();
     scene.look(&[]);
     scene.look(&[]);
-    scene.answer(Err(InjectError::Gone));
+    scene.answer(Err(InjectionError::Gone));
     scene.look(&[]);
     assert_eq!(scene.asked(), [Entry::Agent; 2]);
 }

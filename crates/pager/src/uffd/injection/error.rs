@@ -12,7 +12,7 @@ pub enum InjectionError {
          kernel.yama.ptrace_scope above 1); run it as the user of legato run, or allow it"
     )]
     NotPermitted,
-    #[error("a debugger is attached to it; detach it")]
+    #[error("another process traces it; end that, or let it trace something else")]
     TracedByAnother,
     #[error("it has ended, or runs another program now")]
     Gone,
