@@ -31,6 +31,9 @@ pub struct Policy {
     /// Does the last packet of a WRITE with immediate take its receive before its key is looked at?
     /// The receive then fails with the refusal's cause, and one without a receive waits for it.
     pub receive_before_key: bool,
+    /// Does a READ that comes again, was answered before and is refused now end the responder's
+    /// queue pair? It may be a copy of the network's, of a READ that its sender has long had answered.
+    pub refused_repeat_ends: bool,
     /// Does a refused request raise an event at the responder?
     pub refusal_events: bool,
     /// Does the first packet before the connection is established raise one?
@@ -161,6 +164,7 @@ impl Policy {
         invalidate_refusal: Some(NakCode::RemoteAccess),
         write_check: WriteCheck::EachPacket,
         receive_before_key: false,
+        refused_repeat_ends: false,
         refusal_events: true,
         established_events: true,
         drain: Drain::AsAsked,
@@ -193,6 +197,7 @@ impl Policy {
         invalidate_refusal: None,
         write_check: WriteCheck::WholeMessage,
         receive_before_key: true,
+        refused_repeat_ends: true,
         refusal_events: false,
         established_events: false,
         drain: Drain::Untidy,

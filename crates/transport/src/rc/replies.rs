@@ -6,16 +6,43 @@ use crate::{PacketSequenceNumber, PathMtu};
 use alloc::collections::VecDeque;
 use legato_verbs::RemoteAddress;
 
-/// In the order of their sequence numbers.
+/// In the order of their requests.
 #[derive(Debug)]
 pub(super) struct Replies {
     kept: VecDeque<Reply>,
     capacity: usize,
 }
 
+/// Where a request is among all that ever came: its sequence number, which comes again after 2^24
+/// packets, and how many packets were before it. A saved result belongs to a request, not to a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) sequence: PacketSequenceNumber,
+    pub(super) packets_before: u64,
+}
+
+impl Place {
+    /// So many packets later.
+    pub(super) const fn plus(self, packets: u32) -> Self {
+        Self {
+            sequence: self.sequence.plus(packets),
+            packets_before: self.packets_before + packets as u64,
+        }
+    }
+
+    /// The place of a packet that lies at most 2^23 before this one; none if there was no such packet.
+    pub(super) fn earlier(self, sequence: PacketSequenceNumber) -> Option<Self> {
+        let distance = u64::try_from(self.sequence.minus(sequence)).ok()?;
+        Some(Self {
+            sequence,
+            packets_before: self.packets_before.checked_sub(distance)?,
+        })
+    }
+}
+
 #[derive(Debug)]
 struct Reply {
-    first: PacketSequenceNumber,
+    first: Place,
     packets: u32,
     /// Messages completed with it.
     messages: u32,
@@ -55,6 +82,8 @@ pub(super) struct ReplyPacket {
     /// Where its payload is, and its length. An atomic has none.
     pub(super) source: Option<RemoteAddress>,
     pub(super) length: u32,
+    /// All of the reply was sent before.
+    pub(super) again: bool,
 }
 
 /// The peer has more READs and atomics under way than was agreed.
@@ -96,7 +125,7 @@ impl Replies {
 
     pub(super) fn add_read(
         &mut self,
-        first: PacketSequenceNumber,
+        first: Place,
         packets: u32,
         messages: u32,
         request: RemoteHeader,
@@ -109,11 +138,11 @@ impl Replies {
         self.add(first, packets, messages, ReplyKind::Read { target, length });
     }
 
-    pub(super) fn add_atomic(&mut self, first: PacketSequenceNumber, messages: u32, original: u64) {
+    pub(super) fn add_atomic(&mut self, first: Place, messages: u32, original: u64) {
         self.add(first, 1, messages, ReplyKind::Atomic { original });
     }
 
-    fn add(&mut self, first: PacketSequenceNumber, packets: u32, messages: u32, kind: ReplyKind) {
+    fn add(&mut self, first: Place, packets: u32, messages: u32, kind: ReplyKind) {
         let end = match kind {
             ReplyKind::Read { length, .. } => length,
             ReplyKind::Atomic { .. } => 0,
@@ -134,13 +163,8 @@ impl Replies {
     }
 
     /// A READ came again, perhaps for the later part only. It is answered again if it is kept.
-    pub(super) fn repeat_read(
-        &mut self,
-        sequence: PacketSequenceNumber,
-        request: RemoteHeader,
-        mtu: PathMtu,
-    ) {
-        let Some((reply, index)) = self.find(sequence) else {
+    pub(super) fn repeat_read(&mut self, place: Place, request: RemoteHeader, mtu: PathMtu) {
+        let Some((reply, index)) = self.find(place) else {
             return;
         };
         let ReplyKind::Read { target, length } = reply.kind else {
@@ -171,8 +195,8 @@ impl Replies {
     }
 
     /// An atomic came again. Its saved result is sent again if it is kept.
-    pub(super) fn repeat_atomic(&mut self, sequence: PacketSequenceNumber) {
-        if let Some((reply, 0)) = self.find(sequence)
+    pub(super) fn repeat_atomic(&mut self, place: Place) {
+        if let Some((reply, 0)) = self.find(place)
             && let ReplyKind::Atomic { .. } = reply.kind
         {
             reply.pending = Some(Pending {
@@ -184,9 +208,12 @@ impl Replies {
         }
     }
 
-    fn find(&mut self, sequence: PacketSequenceNumber) -> Option<(&mut Reply, u32)> {
+    fn find(&mut self, place: Place) -> Option<(&mut Reply, u32)> {
         self.kept.iter_mut().find_map(|reply| {
-            let index = u32::try_from(sequence.minus(reply.first)).ok()?;
+            let distance = place
+                .packets_before
+                .checked_sub(reply.first.packets_before)?;
+            let index = u32::try_from(distance).ok()?;
             (index < reply.packets).then_some((reply, index))
         })
     }
@@ -198,13 +225,14 @@ impl Replies {
             .iter()
             .find_map(|reply| Some((reply, reply.pending?)))?;
         let acknowledgement = Acknowledgement::new(reply.messages);
-        let sequence = reply.first.plus(pending.next);
+        let sequence = reply.first.plus(pending.next).sequence;
         match reply.kind {
             ReplyKind::Atomic { original } => Some(ReplyPacket {
                 sequence,
                 body: Body::AtomicAcknowledge(acknowledgement, original),
                 source: None,
                 length: 0,
+                again: reply.answered,
             }),
             ReplyKind::Read { target, .. } => {
                 let offset = pending.next.saturating_mul(mtu.bytes());
@@ -216,14 +244,26 @@ impl Replies {
                         address: target.address.wrapping_add(u64::from(offset)),
                     }),
                     length: pending.end.saturating_sub(offset).min(mtu.bytes()),
+                    again: reply.answered,
                 })
             }
         }
     }
 
+    /// The reply of [`Self::peek`] is not sent this time.
+    pub(super) fn skip(&mut self) {
+        if let Some(reply) = self.front_pending() {
+            reply.pending = None;
+        }
+    }
+
+    fn front_pending(&mut self) -> Option<&mut Reply> {
+        self.kept.iter_mut().find(|reply| reply.pending.is_some())
+    }
+
     /// The packet of [`Self::peek`] was sent.
     pub(super) fn sent(&mut self) {
-        let Some(reply) = self.kept.iter_mut().find(|reply| reply.pending.is_some()) else {
+        let Some(reply) = self.front_pending() else {
             return;
         };
         reply.pending = reply.pending.filter(|pending| pending.next < pending.last);

@@ -4,7 +4,7 @@ use crate::harness::{ALL_ACCESS, BASE, End, FLUSHED, Options, entry, remote, req
 use legato_base::{Duration, Time};
 use legato_transport::rc::Policy;
 use legato_transport::wire::{
-    Acknowledgement, BaseHeader, Body, Extra, NakCode, Packet, RemoteHeader, Syndrome,
+    Acknowledgement, AtomicHeader, BaseHeader, Body, Extra, NakCode, Packet, RemoteHeader, Syndrome,
 };
 use legato_transport::{PacketSequenceNumber, PathMtu, QueuePairNumber, WorkQueue};
 use legato_verbs::{
@@ -20,7 +20,12 @@ struct Alone {
 
 impl Alone {
     fn new() -> Self {
+        Self::of(Policy::IDEAL)
+    }
+
+    fn of(policy: Policy) -> Self {
         let options = Options {
+            policy,
             mtu: PathMtu::Bytes256,
             ..Options::default()
         };
@@ -536,4 +541,83 @@ fn a_refusal_is_told_though_the_error_state_is_asked_for() {
     alone.input(100, Body::WriteOnly(at(1), None), &[1]);
     alone.end.modify(State::Error, &QueuePairAttributes::NONE);
     assert_eq!(alone.says(), None);
+}
+
+/// Sequence numbers come again after 2^24 packets; what is kept of a lap before answers nobody.
+#[test]
+fn v_14_what_is_kept_of_an_earlier_lap_is_not_the_answer_to_a_new_request() {
+    let mut alone = Alone::new();
+    let add = Body::FetchAdd(AtomicHeader {
+        address: BASE,
+        key: RemoteKey(1),
+        swap_or_add: 1,
+        compare: 0,
+    });
+    let lap = |alone: &mut Alone, begin: u32| {
+        let write = Body::WriteOnly(at(0), None);
+        for number in begin..(1 << 24) + 100 {
+            alone.input_with(number & 0x00FF_FFFF, write, &[], false);
+        }
+    };
+    let answers = |alone: &mut Alone, asked: Body| {
+        alone.input(100, asked, &[]);
+        let said = alone.says();
+        while alone.says().is_some() {}
+        said
+    };
+    let original = |value: u64| move |said: Option<(u32, Body)>| matches!(said, Some((100, Body::AtomicAcknowledge(_, of))) if of == value);
+    assert!(original(0)(answers(&mut alone, add)));
+    lap(&mut alone, 101);
+    assert!(original(1)(answers(&mut alone, add)));
+    assert!(
+        original(1)(answers(&mut alone, add)),
+        "once more, as the answer was lost"
+    );
+    lap(&mut alone, 101);
+    // A READ in the place of the atomic.
+    let read = Body::ReadRequest(at(8));
+    for _ in 0..2 {
+        let said = answers(&mut alone, read);
+        assert!(
+            matches!(said, Some((100, Body::ReadResponseOnly(_)))),
+            "{said:?}"
+        );
+    }
+    assert_eq!(alone.end.host.bytes(1)[..8], 2_u64.to_le_bytes());
+}
+
+/// The network's copy of a READ that was answered long ago comes when its region has ended.
+#[test]
+fn a_late_copy_of_a_read_whose_region_has_ended_ends_nothing_else() {
+    let read = Body::ReadRequest(at(8));
+    let refused = Some((100, Syndrome::Refused(NakCode::RemoteAccess)));
+    let mut alone = Alone::new();
+    alone.input(100, read, &[]);
+    assert!(matches!(
+        alone.says(),
+        Some((100, Body::ReadResponseOnly(_)))
+    ));
+    alone.end.host.regions.clear();
+    for _ in 0..2 {
+        // Who has lost the answer is to know.
+        alone.input(100, read, &[]);
+        assert_eq!(alone.syndrome(), refused);
+        assert_eq!(alone.says(), None);
+    }
+    assert_eq!(alone.end.state(), State::ReadyToSend);
+    assert_eq!(alone.end.host.events, []);
+    // What is acknowledged meanwhile is not forgotten over it.
+    alone.end.post_receive(1, vec![]);
+    alone.input(101, Body::SendOnly(Extra::Nothing), &[]);
+    alone.input(100, read, &[]);
+    assert_eq!(alone.syndrome(), refused);
+    assert_eq!(alone.syndrome(), Some((101, ACKNOWLEDGED)));
+
+    let mut rxe = Alone::of(Policy::RXE);
+    rxe.input(100, read, &[]);
+    while rxe.says().is_some() {}
+    rxe.end.host.regions.clear();
+    rxe.input(100, read, &[]);
+    assert_eq!(rxe.syndrome(), refused);
+    assert_eq!(rxe.end.state(), State::Error);
 }

@@ -5,7 +5,7 @@ mod one_sided;
 
 use super::phase::{Path, header};
 use super::policy::Policy;
-use super::replies::Replies;
+use super::replies::{Place, Replies};
 use super::timer::deadline;
 use crate::wire::{self, Acknowledgement, Body, NakCode, Packet, Syndrome};
 use crate::{AccessRefused, Host, PacketSequenceNumber, QueuePairEvent};
@@ -19,8 +19,8 @@ pub(super) struct Responder {
     policy: Policy,
     access: AccessFlags,
     rnr_timer: RnrTimer,
-    /// The number of the next new packet.
-    expected: PacketSequenceNumber,
+    /// Where the next new packet belongs.
+    expected: Place,
     /// Messages completed.
     messages: u32,
     message: Message,
@@ -146,7 +146,10 @@ impl Responder {
             policy: *policy,
             access: attributes.access_flags.unwrap_or_default(),
             rnr_timer: attributes.rnr_timer.unwrap_or(RnrTimer::new(0)),
-            expected: first,
+            expected: Place {
+                sequence: first,
+                packets_before: 0,
+            },
             messages: 0,
             message: Message::None,
             told: false,
@@ -178,7 +181,7 @@ impl Responder {
         host: &mut impl Host,
     ) -> Result<(), Refusal> {
         let sequence = packet.base.sequence;
-        match sequence.minus(self.expected) {
+        match sequence.minus(self.expected.sequence) {
             0 => self.request(now, packet, host),
             1.. => {
                 self.missing(sequence);
@@ -204,11 +207,18 @@ impl Responder {
     /// A packet came again (IB spec 9.7.5.1.1). Nothing is executed.
     fn duplicate(&mut self, now: Time, packet: &Packet<'_>) {
         let sequence = packet.base.sequence;
+        let place = self.expected.earlier(sequence);
         match packet.body {
             Body::ReadRequest(request) => {
-                self.replies.repeat_read(sequence, request, self.path.mtu);
+                if let Some(place) = place {
+                    self.replies.repeat_read(place, request, self.path.mtu);
+                }
             }
-            Body::CompareSwap(_) | Body::FetchAdd(_) => self.replies.repeat_atomic(sequence),
+            Body::CompareSwap(_) | Body::FetchAdd(_) => {
+                if let Some(place) = place {
+                    self.replies.repeat_atomic(place);
+                }
+            }
             // A refusal that waits says the same and more.
             _ if matches!(self.answer, Answer::Refuse { .. }) => {}
             _ => self.answer = Answer::Acknowledge { by: now },
@@ -231,7 +241,7 @@ impl Responder {
             }
             Ok(Executed::NoReceive) => {
                 self.told = true;
-                self.early = self.expected;
+                self.early = self.expected.sequence;
                 self.refuse(Syndrome::ReceiverNotReady(self.rnr_timer));
                 Ok(())
             }
@@ -239,7 +249,7 @@ impl Responder {
                 match refusal.code {
                     Some(code) => self.refuse(Syndrome::Refused(code)),
                     None => {
-                        self.executed = self.expected;
+                        self.executed = self.expected.sequence;
                         self.message_completed();
                         self.answer = Answer::Acknowledge { by: now };
                     }
@@ -308,7 +318,7 @@ impl Responder {
     /// Refuses the expected packet. That acknowledges all before it.
     const fn refuse(&mut self, syndrome: Syndrome) {
         self.answer = Answer::Refuse {
-            sequence: self.expected,
+            sequence: self.expected.sequence,
             syndrome,
         };
     }
@@ -324,7 +334,7 @@ impl Responder {
     /// Writes the next packet: the answers to READs and atomics, then the acknowledgement.
     ///
     /// # Errors
-    /// A READ that had begun lost its region. The answer to the peer is ready.
+    /// A READ lost its region before it was answered. The answer to the peer is ready.
     pub(super) fn transmit(
         &mut self,
         now: Time,
@@ -344,10 +354,16 @@ impl Responder {
                 self.replies.sent();
                 return Ok(Some(length));
             }
+            let syndrome = Syndrome::Refused(NakCode::RemoteAccess);
+            // Who still waits for it fails by the refusal; to who does not it is a ghost.
+            if packet.again && !self.policy.refused_repeat_ends {
+                self.replies.skip();
+                return Ok(self.say(packet.sequence, syndrome, into));
+            }
             self.replies.stop();
             self.answer = Answer::Refuse {
                 sequence: packet.sequence,
-                syndrome: Syndrome::Refused(NakCode::RemoteAccess),
+                syndrome,
             };
             return Err(Refusal::ACCESS);
         }
@@ -360,15 +376,21 @@ impl Responder {
         };
         self.answer = Answer::Nothing;
         self.unacknowledged = 0;
+        Ok(self.say(sequence, syndrome, into))
+    }
+
+    fn say(
+        &self,
+        sequence: PacketSequenceNumber,
+        syndrome: Syndrome,
+        into: &mut [u8],
+    ) -> Option<usize> {
         let body = Body::Acknowledge(Acknowledgement {
             syndrome,
             messages: self.messages,
         });
         let base = header(self.path, sequence);
-        match wire::encode(&base, &body, into, 0, |_| Ok::<_, AccessRefused>(())) {
-            Ok(length) => Ok(Some(length)),
-            Err(AccessRefused) => Ok(None),
-        }
+        wire::encode(&base, &body, into, 0, |_| Ok::<_, AccessRefused>(())).ok()
     }
 
     /// The receive of the message that is arriving, which ends here.
