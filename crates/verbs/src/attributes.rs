@@ -1,7 +1,8 @@
 //! What a connection is made of: the attributes of `ibv_modify_qp(3)`, each present or not.
 
 use crate::{
-    AccessFlags, PacketSequenceNumber, PathMtu, QueuePairNumber, QueuePairState, RnrTimer,
+    AccessFlags, PacketSequenceNumber, PathMtu, QueuePairNumber, QueuePairState, RetryCount,
+    RnrTimer,
 };
 
 /// Where a port is.
@@ -76,8 +77,8 @@ attributes! {
     rnr_timer: RnrTimer = RNR_TIMER 9,
     /// 4.096 us * 2^timeout without an answer and packets are sent again; 0: for ever.
     timeout: u8 = TIMEOUT 10,
-    /// Transmissions again, 0 to 7.
-    retry_count: u8 = RETRY_COUNT 11,
+    /// Transmissions again.
+    retry_count: RetryCount = RETRY_COUNT 11,
     /// Transmissions again to a peer without a receive, 0 to 6; 7: without end.
     rnr_retry: u8 = RNR_RETRY 12,
     /// The number that the first packet has.

@@ -39,7 +39,7 @@ pub use handle::{
 pub use memory::{
     AccessFlags, LocalKey, MemoryRegion, RemoteKey, ScatterGatherEntry, WindowBinding,
 };
-pub use number::{PacketSequenceNumber, PathMtu, QueuePairNumber, RnrTimer};
+pub use number::{PacketSequenceNumber, PathMtu, QueuePairNumber, RetryCount, RnrTimer};
 pub use provider::{DeviceAttributes, PRIVATE_DATA_MAX, Provider, ResourceCounts};
 pub use queue_pair::{
     QueuePairCapabilities, QueuePairInit, QueuePairState, Receives, SharedReceiveQueueCapabilities,

@@ -141,6 +141,35 @@ impl RnrTimer {
     }
 }
 
+/// How often packets are sent again to a peer that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryCount(u8);
+
+impl RetryCount {
+    /// The most that three bits hold. Some devices take it for "without end" (Linux' `rdma_rxe`), and
+    /// never find out that a peer is dead; so who wants it has to say so.
+    pub const SEVEN: Self = Self(7);
+
+    /// Up to six, of which each device makes an end; none for more.
+    pub const fn new(count: u8) -> Option<Self> {
+        if count < 7 { Some(Self(count)) } else { None }
+    }
+
+    /// The low three bits, as they are on the wire: what somebody has said before.
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & 7)
+    }
+
+    /// This one, or six where it is seven.
+    pub const fn with_an_end(self) -> Self {
+        if self.0 < 7 { self } else { Self(6) }
+    }
+
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +199,16 @@ mod tests {
             assert_eq!(PathMtu::from_code(code).map(PathMtu::code), Some(code));
         }
         assert_eq!(PathMtu::from_code(0).or(PathMtu::from_code(6)), None);
+    }
+
+    #[test]
+    fn v_05_seven_retries_have_to_be_asked_for_by_name() {
+        let six = RetryCount::new(6).unwrap();
+        assert_eq!([RetryCount::new(7), RetryCount::new(8)], [None; 2]);
+        assert_eq!(RetryCount::SEVEN.get(), 7);
+        assert_eq!(RetryCount::SEVEN.with_an_end(), six);
+        assert_eq!(six.with_an_end(), six);
+        assert_eq!(RetryCount::from_bits(0xF7), RetryCount::SEVEN);
     }
 
     #[test]

@@ -105,7 +105,6 @@ impl QueuePairAttributes {
     fn check_ranges(&self) -> Result<(), ModifyError> {
         let limits = [
             ("timeout", self.timeout, 31),
-            ("retry_count", self.retry_count, 7),
             ("rnr_retry", self.rnr_retry, 7),
         ];
         for (attribute, value, limit) in limits {

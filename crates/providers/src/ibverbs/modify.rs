@@ -9,7 +9,8 @@ use super::queue_pair::{number_of, state_of};
 use core::ffi::c_int;
 use legato_verbs::{
     AccessFlags, AddressVector, CompletionKind, ModifyError, PacketSequenceNumber, PathMtu,
-    QueuePair, QueuePairAttributes, QueuePairNumber, QueuePairState, RnrTimer, VerbsError,
+    QueuePair, QueuePairAttributes, QueuePairNumber, QueuePairState, RetryCount, RnrTimer,
+    VerbsError,
 };
 
 use rustix::io::Errno;
@@ -213,7 +214,7 @@ pub(super) fn change_of(
         responder_resources: RESPONDER_RESOURCES = |it| change.max_dest_rd_atomic = it;
         rnr_timer: RNR_TIMER = |it| change.min_rnr_timer = it.code();
         timeout: TIMEOUT = |it| change.timeout = it;
-        retry_count: RETRY_COUNT = |it| change.retry_cnt = it;
+        retry_count: RETRY_COUNT = |it| change.retry_cnt = it.get();
         rnr_retry: RNR_RETRY = |it| change.rnr_retry = it;
         send_sequence: SEND_SEQUENCE = |it| change.sq_psn = it.get();
         initiator_depth: INITIATOR_DEPTH = |it| change.max_rd_atomic = it;
@@ -258,7 +259,7 @@ pub(super) fn attributes_in(change: &QpAttr, mask: c_int) -> QueuePairAttributes
             .then_some(change.max_dest_rd_atomic),
         rnr_timer: has(attr_mask::RNR_TIMER).then(|| RnrTimer::new(change.min_rnr_timer)),
         timeout: has(attr_mask::TIMEOUT).then_some(change.timeout),
-        retry_count: has(attr_mask::RETRY_COUNT).then_some(change.retry_cnt),
+        retry_count: has(attr_mask::RETRY_COUNT).then(|| RetryCount::from_bits(change.retry_cnt)),
         rnr_retry: has(attr_mask::RNR_RETRY).then_some(change.rnr_retry),
         send_sequence: has(attr_mask::SEND_SEQUENCE)
             .then(|| PacketSequenceNumber::new(change.sq_psn)),

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use legato_verbs::{
     AccessFlags, AddressVector, PacketSequenceNumber, PathMtu, QueuePairAttributes,
-    QueuePairNumber, QueuePairState, RnrTimer,
+    QueuePairNumber, QueuePairState, RetryCount, RnrTimer,
 };
 
 /// The other half has said what cannot be.
@@ -78,7 +78,7 @@ impl Encoder<'_> {
         number(7, from.responder_resources.map(u32::from), self);
         number(8, from.rnr_timer.map(|it| u32::from(it.code())), self);
         number(9, from.timeout.map(u32::from), self);
-        number(10, from.retry_count.map(u32::from), self);
+        number(10, from.retry_count.map(|it| u32::from(it.get())), self);
         number(11, from.rnr_retry.map(u32::from), self);
         number(12, from.send_sequence.map(PacketSequenceNumber::get), self);
         number(13, from.initiator_depth.map(u32::from), self);
@@ -200,7 +200,7 @@ impl<'a> Decoder<'a> {
         let responder_resources = number(7, BYTE)?.map(byte);
         let rnr_timer = number(8, 31)?.map(byte).map(RnrTimer::new);
         let timeout = number(9, BYTE)?.map(byte);
-        let retry_count = number(10, BYTE)?.map(byte);
+        let retry_count = number(10, 7)?.map(byte).map(RetryCount::from_bits);
         let rnr_retry = number(11, BYTE)?.map(byte);
         let send_sequence = number(12, NUMBER)?.map(PacketSequenceNumber::new);
         let initiator_depth = number(13, BYTE)?.map(byte);
@@ -298,7 +298,7 @@ mod tests {
             responder_resources: Some(16),
             rnr_timer: Some(RnrTimer::new(31)),
             timeout: Some(200),
-            retry_count: Some(7),
+            retry_count: Some(RetryCount::SEVEN),
             rnr_retry: Some(6),
             send_sequence: Some(PacketSequenceNumber::new(0)),
             initiator_depth: Some(255),

@@ -47,8 +47,8 @@ use legato_transport::cm::{CaGuid, LocalPort, Parameters};
 use legato_transport::congestion;
 use legato_transport::rc::{self, Backoff, Recovery};
 use legato_verbs::{
-    AccessFlags, Address, Listener, MemoryRegion, PathMtu, ProtectionDomain, ROCE_PORT, RnrTimer,
-    VerbsError,
+    AccessFlags, Address, Listener, MemoryRegion, PathMtu, ProtectionDomain, ROCE_PORT, RetryCount,
+    RnrTimer, VerbsError,
 };
 use memory::Memory;
 use peers::{Peers, PortIndex};
@@ -133,7 +133,7 @@ impl RoceProvider {
             },
             message_length_max: MESSAGE_LENGTH_MAX,
             timeout: ROCE_ACK_CODE,
-            retry_count: ROCE_RETRIES,
+            retry_count: RetryCount::from_bits(ROCE_RETRIES),
             rnr_retry: RNR_RETRY,
             rnr_timer: RnrTimer::new(RNR_TIMER),
             path_mtu: PathMtu::Bytes4096,

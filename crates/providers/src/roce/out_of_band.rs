@@ -12,7 +12,7 @@
 
 use legato_verbs::{
     AddressVector, PacketSequenceNumber, PathMtu, Provider, QueuePair, QueuePairAttributes,
-    QueuePairNumber, QueuePairState, RnrTimer, VerbsError,
+    QueuePairNumber, QueuePairState, RetryCount, RnrTimer, VerbsError,
 };
 use zerocopy::big_endian::U128;
 
@@ -44,7 +44,7 @@ pub struct Terms {
     pub reads: u8,
     /// 4.096 us * 2^timeout without an answer and packets are sent again.
     pub timeout: u8,
-    pub retry_count: u8,
+    pub retry_count: RetryCount,
     /// As for `retry_count`, where the peer has no receive; 7: without end.
     pub rnr_retry: u8,
     pub rnr_timer: RnrTimer,

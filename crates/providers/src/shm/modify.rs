@@ -10,8 +10,8 @@ use alloc::boxed::Box;
 use legato_base::Duration;
 use legato_verbs::{
     AddressVector, AsyncEvent, CompletionQueue, CompletionStatus, ModifyError,
-    PacketSequenceNumber, PathMtu, QueuePairAttributes, QueuePairNumber, QueuePairState, RnrTimer,
-    VerbsError,
+    PacketSequenceNumber, PathMtu, QueuePairAttributes, QueuePairNumber, QueuePairState,
+    RetryCount, RnrTimer, VerbsError,
 };
 
 /// How long a message waits for a receive by default before its sender is told
@@ -42,7 +42,7 @@ const fn connected(peer: QueuePairNumber) -> QueuePairAttributes {
         responder_resources: Some(1),
         rnr_timer: Some(RNR_TIMER),
         timeout: Some(0),
-        retry_count: Some(0),
+        retry_count: RetryCount::new(0),
         rnr_retry: Some(RNR_RETRY),
         send_sequence: Some(PacketSequenceNumber::new(0)),
         initiator_depth: Some(1),
@@ -151,7 +151,7 @@ impl Pair {
     /// How long requests wait for an answer where there is nobody; `None` for ever.
     fn patience(&self) -> Option<Duration> {
         let timeout = self.attributes.timeout.filter(|&timeout| timeout > 0)?;
-        let attempts = u64::from(self.attributes.retry_count.unwrap_or(0)) + 1;
+        let attempts = u64::from(self.attributes.retry_count.map_or(0, RetryCount::get)) + 1;
         Some(Duration::from_nanos(
             (TIMEOUT_UNIT_NANOS << timeout) * attempts,
         ))

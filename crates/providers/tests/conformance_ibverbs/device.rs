@@ -7,7 +7,8 @@ use legato_verbs::conformance::World as _;
 use legato_verbs::{
     AsyncEvent, CompletionStatus, ConnectionEvent, Event, PacketSequenceNumber, PathMtu,
     Provider as _, QueuePair, QueuePairAttributes, QueuePairCapabilities, QueuePairInit,
-    QueuePairNumber, QueuePairState, Receives, RnrTimer, SharedReceiveQueueCapabilities,
+    QueuePairNumber, QueuePairState, Receives, RetryCount, RnrTimer,
+    SharedReceiveQueueCapabilities,
 };
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ fn receiving(destination: QueuePairNumber, sequence: u32) -> QueuePairAttributes
 fn sending(timeout: u8, retry_count: u8, sequence: u32) -> QueuePairAttributes {
     QueuePairAttributes {
         timeout: Some(timeout),
-        retry_count: Some(retry_count),
+        retry_count: RetryCount::new(retry_count),
         rnr_retry: Some(6),
         send_sequence: Some(PacketSequenceNumber::new(sequence)),
         initiator_depth: Some(4),

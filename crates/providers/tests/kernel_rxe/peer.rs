@@ -5,7 +5,7 @@ use crate::rig::{Family, Rig};
 use legato_providers::roce::out_of_band::{Introduction, Terms, connect};
 use legato_verbs::{
     CompletionKind, PacketSequenceNumber, PathMtu, Provider as _, QueuePair, QueuePairNumber,
-    RemoteAddress, RemoteKey, RnrTimer, SendOperation,
+    RemoteAddress, RemoteKey, RetryCount, RnrTimer, SendOperation,
 };
 
 /// Bytes of the peer's that this side may use.
@@ -35,7 +35,7 @@ pub(crate) fn terms(path_mtu: PathMtu, timeout: u8) -> Terms {
         path_mtu,
         reads: 16,
         timeout,
-        retry_count: 7,
+        retry_count: RetryCount::SEVEN,
         rnr_retry: 7,
         rnr_timer: RnrTimer::new(12),
     }

@@ -4,7 +4,7 @@ use crate::rig::{Node, REGION_LENGTH, Rig, Way};
 use legato_base::Duration;
 use legato_verbs::{
     CompletionKind, CompletionStatus, Provider, QueuePair, QueuePairAttributes, QueuePairState,
-    RnrTimer, SendOperation,
+    RetryCount, RnrTimer, SendOperation,
 };
 
 const NONE: QueuePairAttributes = QueuePairAttributes::NONE;
@@ -47,7 +47,7 @@ fn v_05_a_silent_peer_is_given_up_in_time() {
         let (mut rig, client, _) = connected(net);
         let attributes = QueuePairAttributes {
             timeout: Some(timeout),
-            retry_count: Some(retry_count),
+            retry_count: RetryCount::new(retry_count),
             ..NONE
         };
         change(&mut rig.client, client, &attributes);

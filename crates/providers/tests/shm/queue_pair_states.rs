@@ -7,8 +7,8 @@ use crate::peer::{Peer, pattern};
 use legato_base::{Duration, Time};
 use legato_verbs::{
     AsyncEvent, CompletionKind, CompletionStatus, Event, PacketSequenceNumber, PathMtu, Provider,
-    QueuePairAttributes, QueuePairNumber, QueuePairState as State, ReceiveRequest, RnrTimer,
-    SendFlags, SendOperation, VerbsError, WorkRequestId,
+    QueuePairAttributes, QueuePairNumber, QueuePairState as State, ReceiveRequest, RetryCount,
+    RnrTimer, SendFlags, SendOperation, VerbsError, WorkRequestId,
 };
 
 const NONE: QueuePairAttributes = QueuePairAttributes::NONE;
@@ -32,7 +32,7 @@ fn all(peer: &Peer) -> QueuePairAttributes {
         responder_resources: Some(4),
         rnr_timer: Some(RnrTimer::new(12)),
         timeout: Some(14),
-        retry_count: Some(3),
+        retry_count: RetryCount::new(3),
         rnr_retry: Some(2),
         send_sequence: Some(PacketSequenceNumber::new(9)),
         initiator_depth: Some(4),

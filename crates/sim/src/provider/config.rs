@@ -4,7 +4,7 @@ use super::personality::Personality;
 use legato_base::Duration;
 use legato_transport::PathMtu;
 use legato_transport::cm::Parameters;
-use legato_verbs::RnrTimer;
+use legato_verbs::{RetryCount, RnrTimer};
 
 /// The wire, the NICs on it, and what a connect or accept gives its queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct SimNetworkConfig {
     /// Local ACK timeout: 4.096 us * 2^timeout without an answer and packets are sent again.
     pub timeout: u8,
     /// Transmissions again without an answer.
-    pub retry_count: u8,
+    pub retry_count: RetryCount,
     /// Transmissions again to a peer without a receive.
     pub rnr_retry: u8,
     /// How long a peer waits that found no receive here.
@@ -48,7 +48,7 @@ impl Default for SimNetworkConfig {
             posting_delay: Duration::from_nanos(300),
             bytes_per_second: Some(12_500_000_000),
             timeout: 14,
-            retry_count: 3,
+            retry_count: RetryCount::from_bits(3),
             rnr_retry: 2,
             rnr_timer: RnrTimer::new(12),
             path_mtu: PathMtu::Bytes4096,

@@ -6,8 +6,8 @@ use crate::side::{RECEIVES, REGION_LENGTH, REQUESTS, Side, TARGET_AT, digest};
 use legato_base::{Duration, Random};
 use legato_verbs::{
     AccessFlags, PacketSequenceNumber, PathMtu, QueuePairAttributes, QueuePairState,
-    ReceiveRequest, RnrTimer, SendFlags, SendOperation, SendRequest, VerbsError, WindowBinding,
-    WorkRequestId,
+    ReceiveRequest, RetryCount, RnrTimer, SendFlags, SendOperation, SendRequest, VerbsError,
+    WindowBinding, WorkRequestId,
 };
 
 /// All that a NIC waits for is over.
@@ -267,7 +267,7 @@ impl Play<'_> {
             };
             let to_send = QueuePairAttributes {
                 timeout: Some(10),
-                retry_count: Some(3),
+                retry_count: RetryCount::new(3),
                 rnr_retry: Some(2),
                 send_sequence: Some(sequence),
                 initiator_depth: Some(4),

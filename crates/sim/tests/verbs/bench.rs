@@ -8,7 +8,7 @@ use legato_verbs::{
     CompletionStatus, ConnectionEvent, Event, MemoryRegion, PacketSequenceNumber, PathMtu,
     ProtectionDomain, Provider, QueuePair, QueuePairAttributes, QueuePairCapabilities,
     QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, Receives, RemoteAddress,
-    RnrTimer, SendFlags, SendOperation, SendRequest, SharedReceiveQueue,
+    RetryCount, RnrTimer, SendFlags, SendOperation, SendRequest, SharedReceiveQueue,
     SharedReceiveQueueCapabilities, VerbsError, WorkRequestId,
 };
 
@@ -291,7 +291,7 @@ pub(crate) fn attributes(
     };
     let to_send = QueuePairAttributes {
         timeout: Some(setup.timeout),
-        retry_count: Some(setup.retry_count),
+        retry_count: Some(RetryCount::from_bits(setup.retry_count)),
         rnr_retry: Some(setup.rnr_retry),
         send_sequence: Some(PacketSequenceNumber::new(setup.first_sequence)),
         initiator_depth: Some(8),
@@ -303,7 +303,11 @@ pub(crate) fn attributes(
 impl Bench {
     /// Two queue pairs in Reset.
     pub(crate) fn unconnected(setup: Setup) -> Self {
-        let network = SimNetwork::new(setup.seed, SimNetworkConfig::default());
+        let config = SimNetworkConfig {
+            retry_count: RetryCount::from_bits(setup.retry_count),
+            ..SimNetworkConfig::default()
+        };
+        let network = SimNetwork::new(setup.seed, config);
         let left = network.provider_with("left", setup.left);
         let right = network.provider_with("right", setup.right);
         Self {

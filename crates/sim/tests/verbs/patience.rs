@@ -1,9 +1,9 @@
 //! A peer may be asked without end.
 
-use crate::bench::{Bench, SENT, Setup};
+use crate::bench::{Bench, End, SENT, Setup};
 use legato_base::Duration;
 use legato_sim::provider::Personality;
-use legato_verbs::{CompletionKind, QueuePairState};
+use legato_verbs::{CompletionKind, Provider as _, QueuePairState, RetryCount};
 
 fn patient(personality: Personality) -> Bench {
     Bench::connected(Setup {
@@ -44,4 +44,24 @@ fn v_07_a_peer_that_dies_meanwhile_is_found_out() {
     bench.run_for(Duration::from_secs(1));
     assert_eq!(bench.left.polled(), [(1, crate::bench::UNANSWERED)]);
     assert_eq!(bench.left.state(), QueuePairState::Error);
+}
+
+/// A peer that asks for seven retries does not get a device to ask for ever.
+#[test]
+fn v_05_a_retry_count_without_end_is_not_a_peers_to_choose() {
+    for (personality, given) in [
+        (Personality::IDEAL, RetryCount::SEVEN),
+        (Personality::RXE, RetryCount::SEVEN.with_an_end()),
+    ] {
+        let bench = Bench::managed(Setup {
+            retry_count: 7,
+            ..Setup::new(personality)
+        });
+        let retries = |end: &End| {
+            let attributes = end.nic.query_attributes(end.queue_pair).unwrap();
+            attributes.retry_count
+        };
+        assert_eq!(retries(&bench.left), Some(RetryCount::SEVEN));
+        assert_eq!(retries(&bench.right), Some(given), "{}", personality.name);
+    }
 }

@@ -9,8 +9,9 @@ use legato_transport::{
 };
 use legato_verbs::{
     AccessFlags, AddressVector, LocalKey, QueuePairAttributes, QueuePairCapabilities,
-    QueuePairState, ReceiveRequest, RemoteAddress, RemoteKey, RnrTimer, ScatterGatherEntry,
-    SendFlags, SendOperation, SendRequest, VerbsError, WindowBinding, WorkRequestId,
+    QueuePairState, ReceiveRequest, RemoteAddress, RemoteKey, RetryCount, RnrTimer,
+    ScatterGatherEntry, SendFlags, SendOperation, SendRequest, VerbsError, WindowBinding,
+    WorkRequestId,
 };
 use std::ops::Range;
 
@@ -171,7 +172,7 @@ impl Side {
                 QueuePairState::ReadyToSend,
                 QueuePairAttributes {
                     timeout: Some(14),
-                    retry_count: Some(3),
+                    retry_count: RetryCount::new(3),
                     rnr_retry: Some(2),
                     send_sequence: Some(first),
                     initiator_depth: Some(16),

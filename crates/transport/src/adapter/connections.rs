@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use legato_verbs::{
     AddressVector, ConnectionRequest, Listener, PRIVATE_DATA_MAX, QueuePair, QueuePairAttributes,
-    QueuePairState, VerbsError,
+    QueuePairState, RetryCount, VerbsError,
 };
 
 const NO_REQUEST: VerbsError = VerbsError::UnknownHandle("connection request");
@@ -48,7 +48,7 @@ pub(super) struct Agreed {
     pub(super) send_sequence: PacketSequenceNumber,
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
-    pub(super) retry_count: u8,
+    pub(super) retry_count: RetryCount,
     pub(super) rnr_retry: u8,
 }
 
@@ -60,6 +60,12 @@ impl Agreed {
         asked: &ConnectRequest,
         receive_sequence: PacketSequenceNumber,
     ) -> Self {
+        // Seven that is without end is for the device's owner to want, not for a peer.
+        let retry_count = RetryCount::from_bits(asked.retry_count.get() as u8);
+        let retry_count = match config.policy.transport.retry_count_infinite {
+            Some(_) => retry_count.with_an_end(),
+            None => retry_count,
+        };
         Self {
             peer,
             destination: asked.queue_pair,
@@ -68,7 +74,7 @@ impl Agreed {
             send_sequence: asked.starting_sequence,
             responder_resources: config.reads_max.min(asked.initiator_depth),
             initiator_depth: config.reads_max.min(asked.responder_resources),
-            retry_count: asked.retry_count.get() as u8,
+            retry_count,
             rnr_retry: asked.rnr_retry_count.get() as u8,
         }
     }
@@ -252,7 +258,7 @@ impl ChannelAdapter {
             starting_sequence: link.receive_sequence,
             responder_resources: config.reads_max,
             initiator_depth: config.reads_max,
-            retry_count: Bits::new(u32::from(config.retry_count)),
+            retry_count: Bits::new(u32::from(config.retry_count.get())),
             rnr_retry_count: Bits::new(u32::from(config.rnr_retry)),
             path_mtu: link.path_mtu(config),
             ack_timeout: TimeoutCode::new(config.timeout),

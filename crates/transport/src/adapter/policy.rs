@@ -5,7 +5,7 @@ use crate::cm::{LocalPort, Parameters};
 use crate::nic::{CompletionQueuePolicy, Destroyed, Overrun, Reclaim};
 use crate::rc;
 use legato_base::Random;
-use legato_verbs::{PathMtu, RnrTimer};
+use legato_verbs::{PathMtu, RetryCount, RnrTimer};
 
 /// What the specification leaves to an adapter, and what some do in spite of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub struct Configuration {
     /// Local ACK timeout: 4.096 us * 2^timeout without an answer and packets are sent again.
     pub timeout: u8,
     /// Transmissions again without an answer.
-    pub retry_count: u8,
+    pub retry_count: RetryCount,
     /// Transmissions again to a peer without a receive.
     pub rnr_retry: u8,
     /// How long a peer waits that found no receive here.

@@ -8,7 +8,7 @@ use legato_transport::adapter::{
 use legato_transport::cm::{CaGuid, Gid, LocalPort, Parameters};
 use legato_transport::rc::{self, Recovery};
 use legato_transport::wire::icrc::{self, Envelope, ICRC_LENGTH, Network};
-use legato_verbs::{LocalKey, PathMtu, QueuePair, RnrTimer, VerbsError};
+use legato_verbs::{LocalKey, PathMtu, QueuePair, RetryCount, RnrTimer, VerbsError};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -229,7 +229,7 @@ impl Machine {
             },
             message_length_max: 1 << 20,
             timeout: 14,
-            retry_count: 3,
+            retry_count: RetryCount::from_bits(3),
             rnr_retry: 2,
             rnr_timer: RnrTimer::new(12),
             path_mtu: setup.path_mtu[usize::from(number - 1)],

@@ -144,7 +144,6 @@ fn v_01_values_are_checked_and_kept() {
             31,
             (|a| a.timeout = Some(32)) as fn(&mut QueuePairAttributes),
         ),
-        ("retry_count", 7, |a| a.retry_count = Some(8)),
         ("rnr_retry", 7, |a| a.rnr_retry = Some(8)),
     ] {
         let mut attributes = options.ready_to_send();

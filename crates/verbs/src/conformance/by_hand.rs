@@ -6,7 +6,7 @@ use super::{Rule, World};
 use crate::{
     AccessFlags, AsyncEvent, CompletionKind, CompletionStatus, Event, PacketSequenceNumber,
     PathMtu, QueuePairAttributes, QueuePairNumber, QueuePairState as State, ReceiveRequest,
-    RnrTimer, SendFlags, VerbsError, WorkRequestId,
+    RetryCount, RnrTimer, SendFlags, VerbsError, WorkRequestId,
 };
 use alloc::format;
 use alloc::vec;
@@ -62,7 +62,7 @@ fn complete(from: State, to: State) -> QueuePairAttributes {
         },
         (State::ReadyToReceive, State::ReadyToSend) => QueuePairAttributes {
             timeout: Some(8),
-            retry_count: Some(1),
+            retry_count: RetryCount::new(1),
             rnr_retry: Some(2),
             send_sequence: Some(PacketSequenceNumber::new(9)),
             initiator_depth: Some(4),

@@ -6,8 +6,8 @@ use legato_base::Random;
 use legato_verbs::{
     AccessFlags, AddressVector, CompletionQueue, MemoryRegion, PacketSequenceNumber, PathMtu,
     ProtectionDomain, Provider as _, QueuePair, QueuePairAttributes, QueuePairCapabilities,
-    QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RemoteAddress, RnrTimer,
-    SendFlags, SendOperation, SendRequest, VerbsError, WorkRequestId,
+    QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RemoteAddress, RetryCount,
+    RnrTimer, SendFlags, SendOperation, SendRequest, VerbsError, WorkRequestId,
 };
 
 /// Requests outstanding in one direction.
@@ -189,7 +189,7 @@ impl Side {
         let send = QueuePairAttributes {
             timeout: Some(path.timeout),
             // 7 is for ever on some devices.
-            retry_count: Some(6),
+            retry_count: RetryCount::new(6),
             rnr_retry: Some(7),
             send_sequence: Some(end.sequence),
             initiator_depth: Some(4),

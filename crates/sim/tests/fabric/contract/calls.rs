@@ -5,6 +5,7 @@ use crate::rig::{Net, Plan, SECOND, World, answer, config};
 use legato_base::{Duration, Random};
 use legato_fabric::{CallId, Cause, ConnectionId, FabricConfig, Refused, RequestId};
 use legato_sim::provider::{Personality, SimNetworkConfig};
+use legato_verbs::RetryCount;
 use std::collections::BTreeMap;
 
 const CONNECTIONS: usize = 4;
@@ -157,7 +158,7 @@ fn f_01_each_of_many_calls_has_its_own_reply_over_roce() {
 fn f_01_each_of_many_calls_has_its_own_reply_on_a_bad_wire() {
     use legato_sim::fault::{PacketEffect, Rule, Span};
     let config = SimNetworkConfig {
-        retry_count: 7,
+        retry_count: RetryCount::SEVEN,
         timeout: 8,
         ..SimNetworkConfig::default()
     };

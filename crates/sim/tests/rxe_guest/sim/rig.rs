@@ -7,8 +7,8 @@ use legato_verbs::{
     AccessFlags, Completion, CompletionQueue, MemoryRegion, PacketSequenceNumber, PathMtu,
     ProtectionDomain, Provider, QueuePair, QueuePairAttributes, QueuePairCapabilities,
     QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, Receives, RemoteAddress,
-    RnrTimer, ScatterGatherEntry, SendFlags, SendOperation, SendRequest, SharedReceiveQueue,
-    VerbsError, WorkRequestId,
+    RetryCount, RnrTimer, ScatterGatherEntry, SendFlags, SendOperation, SendRequest,
+    SharedReceiveQueue, VerbsError, WorkRequestId,
 };
 
 pub(super) const MTU: u32 = 1024;
@@ -239,7 +239,7 @@ impl Rig {
     pub(super) fn modify_to_rts(&mut self, end: &End, tune: &Tune) -> i32 {
         let attributes = QueuePairAttributes {
             timeout: Some(tune.timeout),
-            retry_count: Some(tune.retry_count),
+            retry_count: Some(RetryCount::from_bits(tune.retry_count)),
             rnr_retry: Some(tune.rnr_retry),
             send_sequence: Some(PacketSequenceNumber::new(100)),
             initiator_depth: Some(4),

@@ -2,10 +2,10 @@
 
 use super::lines::state_name;
 use super::rig::{ALL_ACCESS, End, NOBODY, PORT, Rig, Shape, USUAL};
-use legato_verbs::QueuePairAttributes;
 use legato_verbs::QueuePairState::{
     self, Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError,
 };
+use legato_verbs::{QueuePairAttributes, RetryCount};
 
 const ALL: [QueuePairState; 7] = [
     Reset,
@@ -89,7 +89,7 @@ fn masks(rig: &mut Rig) {
         (
             "INIT with a retry count",
             QueuePairAttributes {
-                retry_count: Some(0),
+                retry_count: RetryCount::new(0),
                 ..init
             },
         ),
@@ -104,7 +104,7 @@ fn masks(rig: &mut Rig) {
             "RTS without a sequence number",
             QueuePairAttributes {
                 timeout: Some(14),
-                retry_count: Some(3),
+                retry_count: RetryCount::new(3),
                 rnr_retry: Some(0),
                 initiator_depth: Some(0),
                 ..QueuePairAttributes::NONE

@@ -14,8 +14,8 @@ use crate::congestion::{Direction, Flight, RoundTrip};
 use crate::{Host, PacketSequenceNumber};
 use alloc::collections::VecDeque;
 use legato_base::{Duration, Time};
-use legato_verbs::CompletionStatus;
 use legato_verbs::QueuePairAttributes;
+use legato_verbs::{CompletionStatus, RetryCount};
 
 /// The sequence numbers lie so, on their circle:
 ///
@@ -144,7 +144,8 @@ impl Settings {
         } else {
             code.max(policy.timeout_min)
         };
-        let (timeout, retry_count) = (timeout(code), attributes.retry_count.unwrap_or(0));
+        let timeout = timeout(code);
+        let retry_count = attributes.retry_count.map_or(0, RetryCount::get);
         Self {
             timeout,
             patience: policy.patience(timeout.unwrap_or(Duration::ZERO), retry_count),

@@ -13,7 +13,7 @@ use legato_transport::{
 };
 use legato_verbs::{
     AccessFlags, AddressVector, CompletionKind, CompletionStatus, QueuePairAttributes,
-    QueuePairCapabilities, QueuePairState, ReceiveRequest, RemoteAddress, RnrTimer,
+    QueuePairCapabilities, QueuePairState, ReceiveRequest, RemoteAddress, RetryCount, RnrTimer,
     ScatterGatherEntry, SendFlags, SendOperation, SendRequest, WorkRequestId,
 };
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ impl Options {
     pub(crate) fn ready_to_send(&self) -> QueuePairAttributes {
         QueuePairAttributes {
             timeout: Some(self.timeout),
-            retry_count: Some(self.retry_count),
+            retry_count: Some(RetryCount::from_bits(self.retry_count)),
             rnr_retry: Some(self.rnr_retry),
             send_sequence: Some(PacketSequenceNumber::new(self.first)),
             initiator_depth: Some(self.resources),
