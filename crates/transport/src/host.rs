@@ -139,6 +139,8 @@ pub enum QueuePairEvent {
     SendQueueDrained,
     /// In the error state it takes no more receives of the shared queue.
     LastWorkRequestReached,
+    /// The peer has had no receive for a while, and may be asked without end.
+    ReceiverNotReady,
 }
 
 impl QueuePairEvent {
@@ -151,6 +153,7 @@ impl QueuePairEvent {
             Self::CommunicationEstablished => AsyncEvent::CommunicationEstablished(queue_pair),
             Self::SendQueueDrained => AsyncEvent::SendQueueDrained(queue_pair),
             Self::LastWorkRequestReached => AsyncEvent::LastWorkRequestReached(queue_pair),
+            Self::ReceiverNotReady => AsyncEvent::ReceiverNotReady(queue_pair),
         }
     }
 }

@@ -86,7 +86,7 @@ pub enum UnreachableReason {
 }
 
 /// What happens to an object without a request for it: all of `enum ibv_event_type` that a reliable
-/// connected service knows (IB spec 11.6.3; `ibv_get_async_event(3)`).
+/// connected service knows (IB spec 11.6.3; `ibv_get_async_event(3)`), and a warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// An overrun: completions are lost.
@@ -119,6 +119,10 @@ pub enum AsyncEvent {
     AddressChange(u8),
     /// Nothing of the device works any more.
     DeviceFatal,
+    /// Its peer lives and has had no receive for a request for a second; with retries without end
+    /// (`rnr_retry` 7) it may wait for ever. Raised once for each such wait, by providers that
+    /// see the packets; `libibverbs` has nothing of the kind.
+    ReceiverNotReady(QueuePair),
 }
 
 /// What an event is about.
@@ -142,7 +146,8 @@ impl AsyncEvent {
             | Self::SendQueueDrained(queue_pair)
             | Self::PathMigrated(queue_pair)
             | Self::PathMigrationError(queue_pair)
-            | Self::LastWorkRequestReached(queue_pair) => Subject::QueuePair(queue_pair),
+            | Self::LastWorkRequestReached(queue_pair)
+            | Self::ReceiverNotReady(queue_pair) => Subject::QueuePair(queue_pair),
             Self::SharedReceiveQueueError(queue) | Self::SharedReceiveQueueLimit(queue) => {
                 Subject::SharedReceiveQueue(queue)
             }
@@ -157,7 +162,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The number in `enum ibv_event_type`.
+    /// The number in `enum ibv_event_type`, or one from 128 on.
     pub const fn code(self) -> u8 {
         match self {
             Self::CompletionQueueError(_) => 0,
@@ -179,6 +184,7 @@ impl AsyncEvent {
             Self::LastWorkRequestReached(_) => 16,
             Self::ClientReregister(_) => 17,
             Self::AddressChange(_) => 18,
+            Self::ReceiverNotReady(_) => 128,
         }
     }
 }

@@ -159,7 +159,7 @@ impl Decoder<'_> {
         }))
     }
 
-    /// By the numbers of `enum ibv_event_type`.
+    /// By the numbers of [`AsyncEvent::code`].
     fn async_event(&mut self) -> Result<AsyncEvent, Malformed> {
         Ok(match self.u8()? {
             0 => AsyncEvent::CompletionQueueError(self.queue()?),
@@ -181,6 +181,7 @@ impl Decoder<'_> {
             16 => AsyncEvent::LastWorkRequestReached(self.pair()?),
             17 => AsyncEvent::ClientReregister(self.u8()?),
             18 => AsyncEvent::AddressChange(self.u8()?),
+            128 => AsyncEvent::ReceiverNotReady(self.pair()?),
             _ => return Err(Malformed),
         })
     }

@@ -225,6 +225,7 @@ fn events_survive_a_round_trip() {
         AsyncEvent::SubnetManagerChange(1),
         AsyncEvent::ClientReregister(1),
         AsyncEvent::AddressChange(2),
+        AsyncEvent::ReceiverNotReady(PAIR),
         AsyncEvent::DeviceFatal,
     ];
     let asynchronous = asynchronous.into_iter().map(Event::Async);

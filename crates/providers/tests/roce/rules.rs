@@ -3,8 +3,8 @@
 use crate::rig::{Node, REGION_LENGTH, Rig, Way};
 use legato_base::Duration;
 use legato_verbs::{
-    CompletionKind, CompletionStatus, Provider, QueuePair, QueuePairAttributes, QueuePairState,
-    RetryCount, RnrTimer, SendOperation,
+    AsyncEvent, CompletionKind, CompletionStatus, Event, Provider, QueuePair, QueuePairAttributes,
+    QueuePairState, RetryCount, RnrTimer, SendOperation,
 };
 
 const NONE: QueuePairAttributes = QueuePairAttributes::NONE;
@@ -91,6 +91,9 @@ fn v_07_seven_retries_wait_for_ever() {
         !rig.client.done.is_empty()
     });
     assert!(!ended, "{:?}", rig.client.done);
+    let warning = Event::Async(AsyncEvent::ReceiverNotReady(client));
+    let warnings = rig.client.events.iter().filter(|event| **event == warning);
+    assert_eq!(warnings.count(), 1, "{:?}", rig.client.events);
     rig.server.post_receive(server, 2, (512, 8));
     let ended = rig.run(Duration::from_secs(2), |rig| {
         !rig.client.done.is_empty() && !rig.server.done.is_empty()

@@ -3,7 +3,7 @@
 use crate::bench::{Bench, End, SENT, Setup};
 use legato_base::Duration;
 use legato_sim::provider::Personality;
-use legato_verbs::{CompletionKind, Provider as _, QueuePairState, RetryCount};
+use legato_verbs::{AsyncEvent, CompletionKind, Event, Provider as _, QueuePairState, RetryCount};
 
 fn patient(personality: Personality) -> Bench {
     Bench::connected(Setup {
@@ -23,6 +23,8 @@ fn v_07_an_hour_without_a_receive() {
         // What a watchdog sees.
         let since = bench.left.nic.waiting_since(bench.left.queue_pair).unwrap();
         assert!(since.since(start) < Duration::from_micros(10));
+        let warning = AsyncEvent::ReceiverNotReady(bench.left.queue_pair);
+        assert_eq!(*bench.left.events(), [Event::Async(warning)]);
         let before = bench.right.nic.counters().packets_received;
         assert!(before < 100_000, "{before} packets were walked");
         bench.right.receive(2, 64);

@@ -2,9 +2,9 @@
 
 use crate::harness::{FLUSHED, LATENCY, LEFT, Options, Pair, RIGHT, entry, request, unsignaled};
 use legato_base::{Duration, Time};
-use legato_transport::WorkQueue;
 use legato_transport::rc::{Backoff, Policy, Recovery};
 use legato_transport::wire::{Body, Syndrome};
+use legato_transport::{QueuePairEvent, WorkQueue};
 use legato_verbs::{
     AccessFlags, CompletionKind, CompletionStatus, QueuePairState as State, SendOperation,
 };
@@ -259,6 +259,7 @@ fn v_07_receiver_not_ready_for_an_hour() {
     assert_eq!(pair.left().state(), State::ReadyToSend);
     // What a watchdog sees: nothing new since the beginning.
     assert_eq!(pair.left().queue_pair.waiting_since(), Some(Time::ZERO));
+    assert_eq!(pair.left().host.events, [QueuePairEvent::ReceiverNotReady]);
     pair.right().post_receive(1, vec![]);
     pair.run();
     let sent = Ok(CompletionKind::Send);

@@ -67,6 +67,8 @@ pub(super) struct Requester {
     flow: Flow,
     /// When the first request started, or the peer last answered something new.
     progress: Time,
+    /// The owner has been told that it waits for a receive.
+    warned: bool,
 }
 
 /// A packet of a request.
@@ -135,6 +137,8 @@ struct Settings {
 
 /// The RNR retry count that is without end (IB spec 9.7.5.2.8).
 const RNR_RETRY_INFINITE: u8 = 7;
+/// Longer than the longest wait that a peer can ask for once (655 ms).
+const RECEIVER_NOT_READY_WARNING: Duration = Duration::from_secs(1);
 
 impl Settings {
     fn new(attributes: &QueuePairAttributes, policy: &Policy) -> Self {
@@ -198,6 +202,7 @@ impl Requester {
             failed: None,
             flow: Flow::Idle,
             progress: Time::ZERO,
+            warned: false,
         }
     }
 
@@ -212,7 +217,7 @@ impl Requester {
         let deadline = match self.flow {
             Flow::Idle => Time::NEVER,
             Flow::Waiting { deadline, .. } => deadline,
-            Flow::ReceiverNotReady { until } => until,
+            Flow::ReceiverNotReady { until } => until.min(self.warning_due()),
         };
         deadline.min(self.paced_until)
     }
@@ -230,6 +235,14 @@ impl Requester {
         match self.flow {
             Flow::Idle => None,
             Flow::Waiting { .. } | Flow::ReceiverNotReady { .. } => Some(self.progress),
+        }
+    }
+
+    /// When the owner is told that a request waits for a receive, and may do so for ever.
+    fn warning_due(&self) -> Time {
+        match self.waits_for_receive() {
+            Some(_) if !self.warned => self.progress + RECEIVER_NOT_READY_WARNING,
+            _ => Time::NEVER,
         }
     }
 
@@ -307,6 +320,7 @@ impl Requester {
         self.rewound = None;
         self.early = None;
         self.progress = now;
+        self.warned = false;
         self.silent_since = now;
         self.expired = 0;
         if self.cursor.sequence.is_before(self.unacknowledged) {

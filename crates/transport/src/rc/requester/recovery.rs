@@ -5,7 +5,7 @@ use super::super::send_queue::SendQueue;
 use super::super::timer::deadline;
 use super::{Cursor, Flow, Probe, Requester, Then, Timed};
 use crate::congestion::{Direction, Flight};
-use crate::{Host, PacketSequenceNumber};
+use crate::{Host, PacketSequenceNumber, QueuePairEvent};
 use legato_base::{Duration, Time};
 use legato_verbs::CompletionStatus;
 
@@ -23,6 +23,10 @@ impl Requester {
     ) -> Result<(), CompletionStatus> {
         if self.paced_until <= now {
             self.paced_until = Time::NEVER;
+        }
+        if self.warning_due() <= now {
+            self.warned = true;
+            host.raise(QueuePairEvent::ReceiverNotReady);
         }
         match (self.flow, self.policy.recovery) {
             (Flow::Waiting { deadline, then }, Recovery::Measured) if deadline <= now => {

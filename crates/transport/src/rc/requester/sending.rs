@@ -251,6 +251,7 @@ impl Requester {
         }
         if matches!(self.flow, Flow::Idle) {
             self.progress = now;
+            self.warned = false;
             self.silent_since = now;
             self.expired = 0;
             self.flow = self.waiting(now, true);
