@@ -136,6 +136,12 @@ impl<B: Buffer> Fabric<B> {
                 return;
             }
         };
+        if !matches!(
+            completion.result,
+            Ok(_) | Err(CompletionStatus::WorkRequestFlushed)
+        ) {
+            self.shared.counters.vendor_error = completion.vendor_error;
+        }
         let slot = place.and_then(|place| self.slots.get_mut(place));
         let connection = slot
             .and_then(|slot| slot.connection.as_deref_mut())
@@ -208,6 +214,9 @@ impl<B: Buffer> Fabric<B> {
             }
             // A queue pair is destroyed when its connection ends, and never used again.
             Event::Connection(ConnectionEvent::TimeWaitExit { .. }) => {}
+            Event::Connection(ConnectionEvent::AddressChanged { .. }) => {
+                self.shared.counters.address_changes += 1;
+            }
             Event::Async(event) => self.handle_async(provider, event),
             // Nobody arms the queue: it is polled in each turn.
             Event::CompletionQueueReady(_) => self.shared.counters.events_unexpected += 1,

@@ -4,13 +4,16 @@ use crate::{QueuePair, RemoteKey, WorkRequestId};
 
 /// What a completion queue hands out, once for each work request that completes.
 ///
-/// On error hardware defines only the request's id, the status and the queue pair (the rest of
+/// On error hardware defines only the request's id, the status, the queue pair and `vendor_err` (the rest of
 /// the entry is garbage: `ibv_poll_cq(3)`), so an error has no opcode and no length here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     pub wr_id: WorkRequestId,
     pub queue_pair: QueuePair,
     pub result: Result<CompletionKind, CompletionStatus>,
+    /// Of a failure, what the device's maker calls it (`vendor_err`): for a human being who has the
+    /// maker's list. 0 where the device says nothing.
+    pub vendor_error: u32,
 }
 
 /// What was completed, and how much of it.

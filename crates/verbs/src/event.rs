@@ -51,6 +51,9 @@ pub enum ConnectionEvent {
     /// pair can be connected again. A queue pair that is destroyed earlier gets none, and
     /// its number is kept out of use as long.
     TimeWaitExit { queue_pair: QueuePair },
+    /// The network interface of the connection has another hardware address now, as after the failover
+    /// of a bond. The connection stays where it is: a hint.
+    AddressChanged { queue_pair: QueuePair },
 }
 
 /// Why a peer rejected a connection (IB spec table 108).

@@ -237,6 +237,7 @@ impl IbverbsProvider {
                     wr_id: request.wr_id,
                     queue_pair,
                     result: Err(CompletionStatus::WorkRequestFlushed),
+                    vendor_error: 0,
                 });
             }
         }
@@ -268,6 +269,7 @@ impl IbverbsProvider {
         into.push(Completion {
             wr_id: request.wr_id,
             queue_pair,
+            vendor_error: if result.is_err() { entry.vendor_err } else { 0 },
             result,
         });
     }

@@ -181,8 +181,7 @@ impl IbverbsProvider {
             cm_event::DISCONNECTED => self.disconnected(queue_pair),
             cm_event::TIMEWAIT_EXIT => self.time_wait_over(queue_pair),
             cm_event::DEVICE_REMOVAL => self.device_removed(queue_pair),
-            // Of a bonded interface: the connection stays where it is.
-            cm_event::ADDR_CHANGE => {}
+            cm_event::ADDR_CHANGE => self.raise(ConnectionEvent::AddressChanged { queue_pair }),
             _ => self.counters.events_dropped += 1,
         }
     }

@@ -15,7 +15,8 @@ pub(super) fn pair_of(event: &Event) -> Option<QueuePair> {
             | ConnectionEvent::Unreachable { queue_pair, .. }
             | ConnectionEvent::Disconnected { queue_pair }
             | ConnectionEvent::DeviceRemoved { queue_pair }
-            | ConnectionEvent::TimeWaitExit { queue_pair } => Some(queue_pair),
+            | ConnectionEvent::TimeWaitExit { queue_pair }
+            | ConnectionEvent::AddressChanged { queue_pair } => Some(queue_pair),
         },
         Event::Async(event) => match event.subject() {
             Subject::QueuePair(pair) => Some(pair),
@@ -99,6 +100,10 @@ impl Encoder<'_> {
                 self.u8(9);
                 self.pair(*queue_pair);
             }
+            ConnectionEvent::AddressChanged { queue_pair } => {
+                self.u8(10);
+                self.pair(*queue_pair);
+            }
         }
     }
 
@@ -153,6 +158,9 @@ impl Decoder<'_> {
                 queue_pair: self.pair()?,
             },
             9 => ConnectionEvent::TimeWaitExit {
+                queue_pair: self.pair()?,
+            },
+            10 => ConnectionEvent::AddressChanged {
                 queue_pair: self.pair()?,
             },
             _ => return Err(Malformed),

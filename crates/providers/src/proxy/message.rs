@@ -188,6 +188,7 @@ pub(super) struct Completed {
     pub(super) direction: Direction,
     pub(super) number: u64,
     pub(super) result: Result<CompletionKind, CompletionStatus>,
+    pub(super) vendor_error: u32,
 }
 
 /// What the far half tells.
@@ -223,6 +224,7 @@ impl Told {
                 out.u8(u8::from(completed.direction == Direction::Receive));
                 out.u64(completed.number);
                 out.result(completed.result);
+                out.u32(completed.vendor_error);
             }
             Notice::Event(event) => {
                 out.u8(EVENT);
@@ -256,6 +258,7 @@ impl Told {
                 },
                 number: from.u64()?,
                 result: from.result()?,
+                vendor_error: from.u32()?,
             }),
             EVENT => Notice::Event(from.event()?),
             _ => return Err(Malformed),

@@ -140,6 +140,7 @@ fn completions_survive_a_round_trip() {
             direction: Direction::Receive,
             number: u64::MAX,
             result,
+            vendor_error: u32::from(result.is_err()),
         };
         let length = survives(&Told {
             notice: Notice::Completed(completed),
@@ -173,6 +174,7 @@ fn connection_events() -> Vec<ConnectionEvent> {
         ConnectionEvent::Disconnected { queue_pair },
         ConnectionEvent::DeviceRemoved { queue_pair },
         ConnectionEvent::TimeWaitExit { queue_pair },
+        ConnectionEvent::AddressChanged { queue_pair },
     ];
     for reason in [
         RejectReason::NoResources,

@@ -36,7 +36,8 @@ impl Object {
                 | ConnectionEvent::Unreachable { queue_pair, .. }
                 | ConnectionEvent::Disconnected { queue_pair }
                 | ConnectionEvent::DeviceRemoved { queue_pair }
-                | ConnectionEvent::TimeWaitExit { queue_pair } => Self::QueuePair(*queue_pair),
+                | ConnectionEvent::TimeWaitExit { queue_pair }
+                | ConnectionEvent::AddressChanged { queue_pair } => Self::QueuePair(*queue_pair),
             }),
         }
     }

@@ -225,6 +225,11 @@ impl<P: Provider> Pair<P> {
         self.until("the server is established", |pair| {
             is_up(&pair.server.events)
         })?;
+        self.until("the server hears of another address", |pair| {
+            let queue_pair = pair.server.queue_pair;
+            let changed = Event::Connection(ConnectionEvent::AddressChanged { queue_pair });
+            pair.server.events.contains(&changed).then_some(())
+        })?;
         let state = self
             .server
             .provider
@@ -400,10 +405,12 @@ impl<P: Provider> Pair<P> {
         })?;
         let flushed = self.until("the receive of before", |pair| {
             take(&mut pair.client.completions, |completion| {
-                (completion.wr_id == WorkRequestId(9)).then_some(completion.result)
+                (completion.wr_id == WorkRequestId(9)).then_some(*completion)
             })
         })?;
-        assert_eq!(flushed, Err(CompletionStatus::WorkRequestFlushed));
+        assert_eq!(flushed.result, Err(CompletionStatus::WorkRequestFlushed));
+        // With the status all that the stand-in fills in: the rest is garbage.
+        assert_eq!(flushed.vendor_error, 0x81);
         let state = self
             .client
             .provider

@@ -258,11 +258,13 @@ fn v_13_a_flood_of_connection_requests() {
     town.leaves_nothing();
 }
 
-/// 10^4 messages and as many WRITEs and READs through a relay that loses, doubles and reorders.
+/// 10^4 messages and as many WRITEs, READs and FETCH_ADDs through a relay that loses, doubles and reorders.
 #[test]
 fn v_11_ten_thousand_messages_through_a_bad_relay() {
     const MESSAGES: u64 = 10_000;
     const SLOT: u64 = 1024;
+    /// Where all add one, and where what was there comes to.
+    const SUM: u64 = 60_000;
     let mut town = Town::new(6);
     let rig = &mut town.rig;
     let (client, server, connected) = rig.connect();
@@ -293,7 +295,7 @@ fn v_11_ten_thousand_messages_through_a_bad_relay() {
         rig.server
             .post_receive(server, number, (place(number), SLOT as u32));
     }
-    let (mut sent, mut received, mut read, mut completed) = (0, 0, 0, 0);
+    let (mut sent, mut received, mut read, mut added, mut completed) = (0, 0, 0, 0, 0);
     let whole = rig.run(Duration::from_secs(36_000), |rig| {
         for done in std::mem::take(&mut rig.server.done) {
             let Ok(CompletionKind::Receive { length }) = done.result else {
@@ -317,9 +319,15 @@ fn v_11_ten_thousand_messages_through_a_bad_relay() {
                 assert!(came == expected, "READ {read}");
                 read += 1;
             }
+            if done.result == Ok(CompletionKind::FetchAndAdd) {
+                let before = rig.client.bytes(SUM + 8 * (added % 16), 8);
+                assert_eq!(before, added.to_le_bytes(), "FETCH_ADD {added}");
+                added += 1;
+            }
         }
-        // Eight of them under way at most: each has a SEND, a WRITE and a READ of what was written.
-        while sent < MESSAGES && 3 * sent < completed + 24 {
+        // Eight of them under way at most: each has a SEND, a WRITE, a READ of what was written, and
+        // a FETCH_ADD.
+        while sent < MESSAGES && 4 * sent < completed + 32 {
             let bytes = bytes_of(sent);
             let length = bytes.len() as u32;
             rig.client.fill(place(sent), &bytes);
@@ -335,14 +343,22 @@ fn v_11_ten_thousand_messages_through_a_bad_relay() {
                 rig.client
                     .post(client, 2, SendOperation::RdmaRead(there), far)
             );
+            let add = SendOperation::FetchAndAdd {
+                target: rig.server.at(SUM),
+                add: 1,
+            };
+            let before = (SUM + 8 * (sent % 16), 8);
+            assert!(rig.client.post(client, 3, add, before));
             sent += 1;
         }
-        received == MESSAGES && read == MESSAGES && completed == 3 * MESSAGES
+        received == MESSAGES && completed == 4 * MESSAGES
     });
     assert!(
         whole,
         "{received} received, {read} read, {completed} completed"
     );
+    assert_eq!((read, added), (MESSAGES, MESSAGES));
+    assert_eq!(town.rig.server.bytes(SUM, 8), MESSAGES.to_le_bytes());
     println!(
         "{} packets lost, {} ms",
         lost.borrow(),

@@ -40,6 +40,7 @@ fn completion(faults: &mut Faults, queue: WorkQueue) -> CompletionFate {
             generation: 0,
         },
         result: Ok(CompletionKind::Send),
+        vendor_error: 0,
     };
     faults.completion(at(0), 0, queue, &completion)
 }

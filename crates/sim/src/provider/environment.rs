@@ -209,6 +209,7 @@ impl Environment {
                 ConnectionEvent::Disconnected { .. } => 4,
                 ConnectionEvent::DeviceRemoved { .. } => 5,
                 ConnectionEvent::TimeWaitExit { .. } => 6,
+                ConnectionEvent::AddressChanged { .. } => 7,
             },
         };
         self.trace.word(word);

@@ -2,7 +2,9 @@
 
 use core::str::FromStr;
 use legato_base::Duration;
-use legato_transport::adapter::{self, LastWorkRequestEvents, OverrunEnds, OverrunEvents};
+use legato_transport::adapter::{
+    self, LastWorkRequestEvents, OverrunEnds, OverrunEvents, VendorErrors,
+};
 use legato_transport::nic::{CompletionQueuePolicy, Destroyed, Overrun, Reclaim};
 use legato_transport::rc::Policy;
 
@@ -50,6 +52,7 @@ impl Personality {
         adapter: adapter::Policy {
             transport: Policy::MLX5,
             reuses_numbers: true,
+            vendor_errors: VendorErrors::Mlx5,
             ..adapter::Policy::IDEAL
         },
         ..Self::IDEAL

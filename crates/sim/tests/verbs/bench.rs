@@ -192,11 +192,16 @@ impl End {
     }
 
     pub(crate) fn polled(&mut self) -> Vec<(u64, Outcome)> {
-        let mut came: Vec<Completion> = Vec::new();
+        let came = self.completions();
+        came.iter().map(|it| (it.wr_id.0, it.result)).collect()
+    }
+
+    pub(crate) fn completions(&mut self) -> Vec<Completion> {
+        let mut came = Vec::new();
         self.nic
             .poll_completion_queue(self.queue, 10_000, &mut came)
             .unwrap();
-        came.iter().map(|it| (it.wr_id.0, it.result)).collect()
+        came
     }
 
     pub(crate) fn state(&self) -> QueuePairState {

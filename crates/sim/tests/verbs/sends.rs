@@ -85,6 +85,26 @@ fn v_04_a_dead_peer_completes_unsignaled_sends() {
     }
 }
 
+/// What a ConnectX says besides: 0x81 of the request whose peer is dead, 0xf5 of those behind it.
+#[test]
+fn v_04_v_20_a_failure_has_its_makers_number() {
+    for (personality, expected) in [
+        (Personality::MLX5, [0x81, 0xF5]),
+        (Personality::IDEAL, [0; 2]),
+    ] {
+        let mut bench = Bench::alone(Setup::new(personality));
+        bench.left.send(1, 16);
+        bench.left.send(2, 16);
+        let mut came = Vec::new();
+        while came.len() < 2 {
+            bench.step();
+            came.extend(bench.left.completions());
+        }
+        let numbers = [&came[0], &came[1]].map(|it| it.vendor_error);
+        assert_eq!(numbers, expected, "{}", personality.name);
+    }
+}
+
 fn silence(personality: Personality, timeout: u8, retry_count: u8) -> u64 {
     let mut bench = Bench::alone(Setup {
         timeout,

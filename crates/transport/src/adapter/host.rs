@@ -269,6 +269,10 @@ impl<S: Surroundings> Host for QueuePairHost<'_, S> {
             wr_id: completion.wr_id,
             queue_pair: name,
             result: completion.result,
+            vendor_error: match completion.result {
+                Ok(_) => 0,
+                Err(status) => self.objects.policy.vendor_errors.of(status),
+            },
         };
         let flushed = completion.result == Err(CompletionStatus::WorkRequestFlushed)
             && self.objects.policy.overrun_events == OverrunEvents::Each;

@@ -28,7 +28,7 @@ pub use completions::CompletionToCome;
 pub use connections::Target;
 pub use paths::PathState;
 pub use policy::{
-    Chance, Configuration, LastWorkRequestEvents, OverrunEnds, OverrunEvents, Policy,
+    Chance, Configuration, LastWorkRequestEvents, OverrunEnds, OverrunEvents, Policy, VendorErrors,
 };
 pub use queue_pair::QUEUE_PAIR_NUMBERS;
 pub use surroundings::{Flow, RegionNumber, Surroundings};

@@ -5,7 +5,7 @@ use crate::cm::{LocalPort, Parameters};
 use crate::nic::{CompletionQueuePolicy, Destroyed, Overrun, Reclaim};
 use crate::rc;
 use legato_base::Random;
-use legato_verbs::{PathMtu, RetryCount, RnrTimer};
+use legato_verbs::{CompletionStatus, PathMtu, RetryCount, RnrTimer};
 
 /// What the specification leaves to an adapter, and what some do in spite of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,31 @@ pub struct Policy {
     pub reuses_numbers: bool,
     /// A disconnect leaves the queue pair's state as it is.
     pub disconnect_keeps_state: bool,
+    pub vendor_errors: VendorErrors,
+}
+
+/// What the device's maker calls failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VendorErrors {
+    None,
+    /// ConnectX-5 and later.
+    Mlx5,
+}
+
+impl VendorErrors {
+    /// 0 where nothing is known.
+    pub(super) const fn of(self, status: CompletionStatus) -> u32 {
+        match (self, status) {
+            (Self::None, _) => 0,
+            (Self::Mlx5, CompletionStatus::LocalProtection) => 0x52,
+            (Self::Mlx5, CompletionStatus::WorkRequestFlushed) => 0xF5,
+            (Self::Mlx5, CompletionStatus::RemoteInvalidRequest) => 0x8A,
+            (Self::Mlx5, CompletionStatus::RemoteAccess) => 0x88,
+            (Self::Mlx5, CompletionStatus::RetryExceeded) => 0x81,
+            (Self::Mlx5, CompletionStatus::ReceiverNotReadyRetryExceeded) => 0x87,
+            (Self::Mlx5, _) => 0,
+        }
+    }
 }
 
 impl Policy {
@@ -42,6 +67,7 @@ impl Policy {
         refused_sends_stay: false,
         reuses_numbers: false,
         disconnect_keeps_state: false,
+        vendor_errors: VendorErrors::None,
     };
 }
 

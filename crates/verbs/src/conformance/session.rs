@@ -334,9 +334,12 @@ impl<'w> Session<'w> {
                 wr_id: WorkRequestId(wr_id),
                 queue_pair: end.queue_pair,
                 result,
+                vendor_error: 0,
             })
             .collect();
-        let came = self.completions(end, expected.len())?;
+        let mut came = self.completions(end, expected.len())?;
+        // Each maker has numbers of its own.
+        came.iter_mut().for_each(|one| one.vendor_error = 0);
         equal("the completions, in order", &expected, &came)
     }
 
@@ -421,7 +424,8 @@ pub(super) fn subject(event: &Event) -> Option<QueuePair> {
             | ConnectionEvent::Unreachable { queue_pair, .. }
             | ConnectionEvent::Disconnected { queue_pair }
             | ConnectionEvent::DeviceRemoved { queue_pair }
-            | ConnectionEvent::TimeWaitExit { queue_pair },
+            | ConnectionEvent::TimeWaitExit { queue_pair }
+            | ConnectionEvent::AddressChanged { queue_pair },
         ) => Some(*queue_pair),
         Event::Async(event) => match event.subject() {
             Subject::QueuePair(queue_pair) => Some(queue_pair),

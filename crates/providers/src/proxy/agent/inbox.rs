@@ -77,6 +77,7 @@ impl ProxyProvider {
                 wr_id,
                 queue_pair: completed.pair,
                 result: completed.result,
+                vendor_error: completed.vendor_error,
             },
             direction: completed.direction,
             entries,
@@ -182,6 +183,7 @@ impl ProxyProvider {
                 wr_id,
                 queue_pair: handle,
                 result: Err(CompletionStatus::WorkRequestFlushed),
+                vendor_error: 0,
             };
             // A queue is there as long as a queue pair uses it.
             self.make_ready(

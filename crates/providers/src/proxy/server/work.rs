@@ -125,6 +125,7 @@ impl<P: Provider + ForeignMemory + Pollable> ProxyServer<P> {
                 direction,
                 number,
                 result: Err(status),
+                vendor_error: 0,
             };
             self.told.push_back(Told {
                 notice: Notice::Completed(completed),
@@ -210,6 +211,7 @@ impl<P: Provider + ForeignMemory + Pollable> ProxyServer<P> {
             direction,
             number,
             result: completion.result,
+            vendor_error: completion.vendor_error,
         };
         self.told.push_back(Told {
             notice: Notice::Completed(completed),

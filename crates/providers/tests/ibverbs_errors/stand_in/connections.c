@@ -252,8 +252,10 @@ EXPORTED int rdma_establish(struct rdma_cm_id *id) {
     }
     it->phase = it->peer->phase = CONNECTED;
     it->knows_that_it_is_connected = true;
-    if (it->peer->life.is_alive)
+    if (it->peer->life.is_alive) {
         tell(it->peer, NULL, RDMA_CM_EVENT_ESTABLISHED, 0, NULL);
+        tell(it->peer, NULL, RDMA_CM_EVENT_ADDR_CHANGE, 0, NULL);
+    }
     return 0;
 }
 

@@ -308,6 +308,14 @@ fn f_11_a_peer_without_a_receive_fails_the_call_in_time() {
                 _ => Cause::Completion(status),
             };
             assert_eq!(replies, [(call, Err(cause))], "{}", personality.name);
+            if rnr_retry == 2 {
+                let says = if personality == Personality::MLX5 {
+                    0x87
+                } else {
+                    0
+                };
+                assert_eq!(world.right.fabric.counters().vendor_error, says);
+            }
             // And no endless retry: the connection ends.
             world.run_for(Duration::from_secs(12));
             assert_eq!(world.right.disconnected(), [connection]);

@@ -23,6 +23,7 @@ fn completion(generation: u32, id: u64) -> Completion {
         wr_id: WorkRequestId(id),
         queue_pair: queue_pair(generation),
         result: Ok(CompletionKind::Send),
+        vendor_error: 0,
     }
 }
 
