@@ -358,7 +358,7 @@ fn v_11_ten_thousand_messages_through_a_bad_relay() {
         "{received} received, {read} read, {completed} completed"
     );
     assert_eq!((read, added), (MESSAGES, MESSAGES));
-    assert_eq!(town.rig.server.bytes(SUM, 8), MESSAGES.to_le_bytes());
+    assert_eq!(rig.server.bytes(SUM, 8), MESSAGES.to_le_bytes());
     println!(
         "{} packets lost, {} ms",
         lost.borrow(),
