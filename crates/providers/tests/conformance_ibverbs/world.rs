@@ -2,7 +2,7 @@
 
 use legato_base::{Duration, Time};
 use legato_providers::{IbverbsProvider, Pollable};
-use legato_verbs::conformance::{Advance, Facts, World};
+use legato_verbs::conformance::{Advance, Facts, Side, World};
 use legato_verbs::{Address, CompletionStatus, Provider};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
@@ -86,7 +86,7 @@ impl World for DeviceWorld {
         &mut self.right
     }
 
-    fn fresh_address(&mut self) -> Address {
+    fn fresh_address(&mut self, _: Side) -> Address {
         fresh_address()
     }
 

@@ -6,7 +6,7 @@ use crate::peer::Peer;
 use crate::rules_beside::{cycles, rules_beside};
 use legato_base::{Duration, Time};
 use legato_providers::{Pollable, ProxyProvider, RoceProvider, SharedNic, SharedProvider};
-use legato_verbs::conformance::{Advance, Facts, Rule, World};
+use legato_verbs::conformance::{Advance, Facts, Rule, Side, World};
 use legato_verbs::{Address, Provider, ResourceCounts};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,7 +31,8 @@ const QUIET: Duration = Duration::from_millis(150);
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct ProxyWorld {
-    right_host: IpAddr,
+    /// Of the left and the right NIC.
+    hosts: [IpAddr; 2],
     left: Option<ProxyProvider>,
     right: Option<ProxyProvider>,
     far: Vec<Far>,
@@ -98,12 +99,12 @@ impl ProxyWorld {
     }
 
     fn of(place: usize, proxied: impl Fn(SocketAddr) -> (ProxyProvider, Far)) -> Self {
-        let [left, right] = sides(place);
-        let ((left, far_left), (right_near, far_right)) = (proxied(left), proxied(right));
+        let sides = sides(place);
+        let [(left, far_left), (right, far_right)] = sides.map(proxied);
         Self {
-            right_host: right.ip(),
+            hosts: sides.map(|side| side.ip()),
             left: Some(left),
-            right: Some(right_near),
+            right: Some(right),
             far: vec![far_left, far_right],
             ports: 0,
             begun: Instant::now(),
@@ -140,9 +141,10 @@ impl World for ProxyWorld {
         self.right.as_mut().unwrap()
     }
 
-    fn fresh_address(&mut self) -> Address {
+    fn fresh_address(&mut self, of: Side) -> Address {
         self.ports += 1;
-        Address::Roce(SocketAddr::new(self.right_host, 20_000 + self.ports))
+        let host = self.hosts[of as usize];
+        Address::Roce(SocketAddr::new(host, 20_000 + self.ports))
     }
 
     fn begin_wait(&mut self) {

@@ -2,7 +2,7 @@
 
 use legato_base::{Duration, Time};
 use legato_providers::ShmProvider;
-use legato_verbs::conformance::{Advance, Facts, World, run};
+use legato_verbs::conformance::{Advance, Facts, Side, World, run};
 use legato_verbs::{Address, Provider};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -48,7 +48,7 @@ impl World for ShmWorld {
         &mut self.right
     }
 
-    fn fresh_address(&mut self) -> Address {
+    fn fresh_address(&mut self, _: Side) -> Address {
         let number = ADDRESSES.fetch_add(1, Ordering::Relaxed);
         let process = std::process::id();
         // Both kinds of name in turn.

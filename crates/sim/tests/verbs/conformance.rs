@@ -4,7 +4,7 @@
 use crate::broken::{Broken, Defect};
 use legato_base::Duration;
 use legato_sim::provider::{SimNetwork, SimNetworkConfig};
-use legato_verbs::conformance::{self, Advance, Facts, Report, World};
+use legato_verbs::conformance::{self, Advance, Facts, Report, Side, World};
 use legato_verbs::{Address, Provider};
 
 struct SimWorld {
@@ -37,7 +37,7 @@ impl World for SimWorld {
         &mut self.right
     }
 
-    fn fresh_address(&mut self) -> Address {
+    fn fresh_address(&mut self, _: Side) -> Address {
         self.addresses += 1;
         Address::Sim(format!("port-{}", self.addresses))
     }

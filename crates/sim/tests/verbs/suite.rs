@@ -2,7 +2,7 @@
 //! known to break.
 
 use legato_sim::provider::{Personality, SimNetwork, SimNetworkConfig, SimProvider};
-use legato_verbs::conformance::{self, Advance, Facts, RangeInclusive, World};
+use legato_verbs::conformance::{self, Advance, Facts, RangeInclusive, Side, World};
 use legato_verbs::{Address, CompletionStatus, Provider};
 
 struct SimWorld {
@@ -39,7 +39,7 @@ impl World for SimWorld {
         &mut self.right
     }
 
-    fn fresh_address(&mut self) -> Address {
+    fn fresh_address(&mut self, _: Side) -> Address {
         self.addresses += 1;
         Address::Sim(format!("port-{}", self.addresses))
     }

@@ -1,7 +1,7 @@
 //! A queue pair with what it needs, and a connection of two of them.
 
 use super::wire::Wire;
-use legato_verbs::conformance::World as _;
+use legato_verbs::conformance::{Side, World as _};
 use legato_verbs::{
     AccessFlags, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent,
     Event, Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair, QueuePairCapabilities,
@@ -114,7 +114,7 @@ impl End {
 
 pub(crate) fn connect(wire: &mut Wire) -> (End, End, Listener) {
     let (left, right) = (End::new(wire, LEFT), End::new(wire, RIGHT));
-    let address = wire.fresh_address();
+    let address = wire.fresh_address(Side::Right);
     let listener = wire.machines[RIGHT].listen(&address).unwrap();
     wire.machines[LEFT]
         .connect(left.queue_pair, &address, b"who")

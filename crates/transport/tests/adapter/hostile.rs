@@ -3,7 +3,7 @@
 use super::end::{End, LEFT, RIGHT, WIDE};
 use super::wire::{Copies, Wire};
 use legato_base::Random;
-use legato_verbs::conformance::World as _;
+use legato_verbs::conformance::{Side, World as _};
 use legato_verbs::{
     ConnectionEvent, Event, Provider, QueuePairState, ResourceCounts, SendOperation,
 };
@@ -48,7 +48,7 @@ fn exchange(wire: &mut Wire) -> bool {
     let (left, right) = (End::new(wire, LEFT), End::new(wire, RIGHT));
     let private = End::new(wire, RIGHT);
     private.fill(wire, 0, &[0xA5; 4096]);
-    let address = wire.fresh_address();
+    let address = wire.fresh_address(Side::Right);
     let listener = wire.machines[RIGHT].listen(&address).unwrap();
     let asked = wire.machines[LEFT].connect(left.queue_pair, &address, b"who");
     asked.unwrap();

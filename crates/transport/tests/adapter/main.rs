@@ -19,7 +19,8 @@ use legato_transport::rc::Recovery;
 use legato_verbs::{
     AccessFlags, AsyncEvent, CompletionKind, CompletionStatus, ConnectionEvent, Event, PathMtu,
     Provider, QueuePairState, RejectReason, ResourceCounts, SendOperation, UnreachableReason,
-    VerbsError, conformance, conformance::World as _,
+    VerbsError, conformance,
+    conformance::{Side, World as _},
 };
 use machine::{NO_MEMORY, Setup};
 use std::net::Ipv4Addr;
@@ -217,7 +218,7 @@ fn a_peer_with_shorter_packets_is_followed_and_one_with_longer_refused() {
 
     let mut wire = Wire::with(&setup([long, short]));
     let (left, right) = (End::new(&mut wire, LEFT), End::new(&mut wire, RIGHT));
-    let address = wire.fresh_address();
+    let address = wire.fresh_address(Side::Right);
     wire.machines[RIGHT].listen(&address).unwrap();
     wire.machines[LEFT]
         .connect(left.queue_pair, &address, &[])
@@ -236,7 +237,7 @@ fn an_address_that_nobody_has_is_said_once() {
     let mut wire = Wire::new(1, WIDE);
     let left = End::new(&mut wire, LEFT);
     let queue_pair = left.queue_pair;
-    let address = wire.fresh_address();
+    let address = wire.fresh_address(Side::Right);
     wire.machines[LEFT]
         .connect(queue_pair, &address, &[])
         .unwrap();

@@ -4,7 +4,7 @@ use super::machine::{Packet, Setup};
 use super::provider::{Directory, Nic};
 use legato_base::{Duration, Time};
 use legato_transport::rc::Recovery;
-use legato_verbs::conformance::{Advance, Facts, World};
+use legato_verbs::conformance::{Advance, Facts, Side, World};
 use legato_verbs::{Address, PathMtu, Provider};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -153,7 +153,7 @@ impl World for Wire {
         &mut self.machines[1]
     }
 
-    fn fresh_address(&mut self) -> Address {
+    fn fresh_address(&mut self, _: Side) -> Address {
         self.addresses += 1;
         Address::Sim(format!("service-{}", self.addresses))
     }

@@ -35,12 +35,16 @@ pub(super) const RULES: &[Rule] = &[
         name: "connections: several through one listener do not mix",
         check: several_do_not_mix,
     },
+    Rule {
+        name: "L-44 connections: two sides that connect to each other at once",
+        check: both_connect_at_once,
+    },
 ];
 
 fn private_data_both_ways(world: &mut dyn World) -> Checked {
     for length in [0, 1, PRIVATE_DATA_MAX] {
         let mut session = Session::new(world);
-        let address = session.world.fresh_address();
+        let address = session.world.fresh_address(Side::Right);
         let left = session.end(Side::Left, SMALL)?;
         let right = session.end(Side::Right, SMALL)?;
         let (out, back) = (pattern(1, length), pattern(2, length));
@@ -81,8 +85,8 @@ fn refusal(session: &mut Session<'_>, end: &End) -> Checked<ConnectionEvent> {
 
 fn nobody_listens(world: &mut dyn World) -> Checked {
     let mut session = Session::new(world);
-    let never_used = session.world.fresh_address();
-    let closed = session.world.fresh_address();
+    let never_used = session.world.fresh_address(Side::Right);
+    let closed = session.world.fresh_address(Side::Right);
     let listener = must("listen", session.on(Side::Right).listen(&closed))?;
     must("close", session.on(Side::Right).close_listener(listener))?;
     for address in [never_used, closed] {
@@ -117,7 +121,7 @@ fn nobody_listens(world: &mut dyn World) -> Checked {
 
 fn consumer_rejects(world: &mut dyn World) -> Checked {
     let mut session = Session::new(world);
-    let address = session.world.fresh_address();
+    let address = session.world.fresh_address(Side::Right);
     let left = session.end(Side::Left, SMALL)?;
     let listener = must("listen", session.on(Side::Right).listen(&address))?;
     let connected = session
@@ -161,7 +165,7 @@ fn consumer_rejects(world: &mut dyn World) -> Checked {
 
 fn closing_rejects(world: &mut dyn World) -> Checked {
     let mut session = Session::new(world);
-    let address = session.world.fresh_address();
+    let address = session.world.fresh_address(Side::Right);
     let left = session.end(Side::Left, SMALL)?;
     let listener = must("listen", session.on(Side::Right).listen(&address))?;
     let connected = session
@@ -185,7 +189,7 @@ fn closing_rejects(world: &mut dyn World) -> Checked {
 
 fn gone_before_accept(world: &mut dyn World) -> Checked {
     let mut session = Session::new(world);
-    let address = session.world.fresh_address();
+    let address = session.world.fresh_address(Side::Right);
     let left = session.end(Side::Left, SMALL)?;
     let right = session.end(Side::Right, SMALL)?;
     let listener = must("listen", session.on(Side::Right).listen(&address))?;
@@ -226,7 +230,7 @@ fn gone_before_accept(world: &mut dyn World) -> Checked {
 
 fn several_do_not_mix(world: &mut dyn World) -> Checked {
     let mut session = Session::new(world);
-    let address = session.world.fresh_address();
+    let address = session.world.fresh_address(Side::Right);
     let listener = must("listen", session.on(Side::Right).listen(&address))?;
     let mut pairs = Vec::new();
     for number in 0..4u8 {
@@ -264,6 +268,48 @@ fn several_do_not_mix(world: &mut dyn World) -> Checked {
         equal("the echoed private data", &[number as u8][..], &came[..])?;
         if let Some(right) = right {
             session.exchange(left, right)?;
+        }
+    }
+    Ok(())
+}
+
+/// Each listens, and asks the other one before it has seen that it is asked: two connections.
+fn both_connect_at_once(world: &mut dyn World) -> Checked {
+    const SIDES: [Side; 2] = [Side::Left, Side::Right];
+    let mut session = Session::new(world);
+    for _ in 0..4 {
+        let mut listeners = Vec::new();
+        for at in SIDES {
+            let address = session.world.fresh_address(at);
+            let listener = must("listen", session.on(at).listen(&address))?;
+            listeners.push((listener, address));
+        }
+        let mut asking = Vec::new();
+        for (from, (_, address)) in SIDES.into_iter().zip(listeners.iter().rev()) {
+            let end = session.end(from, SMALL)?;
+            let connected = session.on(from).connect(end.queue_pair, address, &[7]);
+            must("connect", connected)?;
+            asking.push(end);
+        }
+        let mut asked = Vec::new();
+        for (at, (listener, _)) in SIDES.into_iter().zip(&listeners) {
+            let (request, _) = session.requested_of(at, *listener)?;
+            let end = session.end(at, SMALL)?;
+            must(
+                "accept",
+                session.on(at).accept(request, end.queue_pair, &[]),
+            )?;
+            asked.push(end);
+        }
+        for (near, far) in asking.into_iter().zip(asked.into_iter().rev()) {
+            session.established(&near)?;
+            session.established(&far)?;
+            session.exchange(&near, &far)?;
+            session.dismantle(near)?;
+            session.dismantle(far)?;
+        }
+        for (at, (listener, _)) in SIDES.into_iter().zip(listeners) {
+            must("close", session.on(at).close_listener(listener))?;
         }
     }
     Ok(())

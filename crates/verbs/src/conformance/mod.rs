@@ -21,6 +21,8 @@ mod shared_receives;
 mod states;
 mod windows;
 
+pub use session::Side;
+
 use crate::{Address, CompletionStatus, Provider};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -33,8 +35,8 @@ pub trait World {
 
     fn right(&mut self) -> &mut dyn Provider;
 
-    /// An address that `right` can listen on and `left` can connect to, fresh at each call.
-    fn fresh_address(&mut self) -> Address;
+    /// An address that this side can listen on and the other one can connect to, fresh at each call.
+    fn fresh_address(&mut self, of: Side) -> Address;
 
     /// A wait begins: the bound of [`Self::advance`] counts from here.
     fn begin_wait(&mut self);

@@ -15,8 +15,9 @@ use core::fmt::Debug;
 
 pub(super) type Checked<T = ()> = Result<T, Violation>;
 
+/// One of the two providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub enum Side {
     Left,
     Right,
 }
@@ -230,7 +231,7 @@ impl<'w> Session<'w> {
 
     /// Connects two queue pairs in Init.
     pub(super) fn connect(&mut self, left: &End, right: &End) -> Checked {
-        let address = self.world.fresh_address();
+        let address = self.world.fresh_address(Side::Right);
         let listener = must("listen", self.on(Side::Right).listen(&address))?;
         must(
             "connect",
@@ -254,8 +255,17 @@ impl<'w> Session<'w> {
         &mut self,
         listener: Listener,
     ) -> Checked<(crate::ConnectionRequest, Vec<u8>)> {
+        self.requested_of(Side::Right, listener)
+    }
+
+    /// As [`Self::requested`], at a listener of this side.
+    pub(super) fn requested_of(
+        &mut self,
+        side: Side,
+        listener: Listener,
+    ) -> Checked<(crate::ConnectionRequest, Vec<u8>)> {
         self.event(
-            Side::Right,
+            side,
             "a connection request at the listener",
             |event| match event {
                 Event::Connection(ConnectionEvent::Requested {

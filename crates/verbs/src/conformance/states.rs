@@ -44,7 +44,7 @@ fn refuses_connection_calls(
     end: &End,
     state: QueuePairState,
 ) -> Checked {
-    let address = session.world.fresh_address();
+    let address = session.world.fresh_address(Side::Right);
     let provider = session.on(end.side);
     if state != QueuePairState::Init {
         let connected = provider.connect(end.queue_pair, &address, &[]);
@@ -106,7 +106,7 @@ fn states_with_connection(world: &mut dyn World) -> Checked {
 
 fn refused_connects_change_nothing(world: &mut dyn World) -> Checked {
     let mut session = Session::new(world);
-    let address = session.world.fresh_address();
+    let address = session.world.fresh_address(Side::Right);
     let left = session.end(Side::Left, SMALL)?;
     let right = session.end(Side::Right, SMALL)?;
     let unready = session.end_in_reset(Side::Right, SMALL)?;
@@ -185,7 +185,7 @@ fn posting_by_state(world: &mut dyn World) -> Checked {
     must("post a receive in Init", posted)?;
 
     let right = session.end(Side::Right, SMALL)?;
-    let address = session.world.fresh_address();
+    let address = session.world.fresh_address(Side::Right);
     let listener = must("listen", session.on(Side::Right).listen(&address))?;
     let connected = session
         .on(Side::Left)

@@ -3,10 +3,10 @@
 use crate::netns::Link;
 use legato_base::{Duration, Time};
 use legato_providers::{Pollable, RoceProvider};
-use legato_verbs::conformance::{Advance, Facts, World};
+use legato_verbs::conformance::{Advance, Facts, Side, World};
 use legato_verbs::{Address, Provider};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -45,10 +45,6 @@ impl Network {
             Some(link) => link.far(body),
             None => body(),
         }
-    }
-
-    fn host(&self) -> IpAddr {
-        self.right.ip()
     }
 }
 
@@ -128,9 +124,13 @@ impl World for RoceWorld {
         &mut self.right
     }
 
-    fn fresh_address(&mut self) -> Address {
+    fn fresh_address(&mut self, of: Side) -> Address {
         self.ports += 1;
-        (self.network.listen)(SocketAddr::new(self.network.host(), 20_000 + self.ports))
+        let host = match of {
+            Side::Left => self.network.left.ip(),
+            Side::Right => self.network.right.ip(),
+        };
+        (self.network.listen)(SocketAddr::new(host, 20_000 + self.ports))
     }
 
     fn begin_wait(&mut self) {
