@@ -111,7 +111,7 @@ impl Subject {
     }
 
     pub(super) fn post(&mut self, request: SendRequest) {
-        let posted = self.call(|engine, host, _| engine.post_send(request.clone(), host));
+        let posted = self.call(|engine, host, _| engine.post_send(&request, host));
         assert_eq!(posted, Ok(()));
         self.asked.posted(request);
     }
