@@ -207,7 +207,7 @@ impl Side {
             entries,
             flags: SendFlags::SIGNALED,
         };
-        self.queue_pair.post_send(request, &mut self.memory)
+        self.queue_pair.post_send(&request, &mut self.memory)
     }
 
     /// Gives the other side all packets that there are, and returns their number.

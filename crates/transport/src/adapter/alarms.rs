@@ -1,11 +1,12 @@
 //! What an adapter wants to be woken for.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BinaryHeap;
+use core::cmp::Reverse;
 use legato_base::Time;
 use legato_verbs::QueuePair;
 
 /// Something that the adapter does at a time of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
     /// A queue pair is looked at: requests were posted.
     Doorbell(QueuePair),
@@ -17,26 +18,30 @@ pub enum Alarm {
 /// Alarms that are set, for a user without a timer of its own: those of one time in the order in
 /// which they were set.
 #[derive(Debug, Default)]
-pub struct Alarms(BTreeMap<Time, VecDeque<Alarm>>);
+pub struct Alarms {
+    /// With a number that counts up.
+    waiting: BinaryHeap<Reverse<(Time, u64, Alarm)>>,
+    set: u64,
+}
 
 impl Alarms {
     pub fn set(&mut self, at: Time, alarm: Alarm) {
-        self.0.entry(at).or_default().push_back(alarm);
+        self.waiting.push(Reverse((at, self.set, alarm)));
+        self.set += 1;
     }
 
     /// When the next is due; [`Time::NEVER`] if none is set.
     pub fn next_deadline(&self) -> Time {
-        self.0.first_key_value().map_or(Time::NEVER, |(&at, _)| at)
+        let first = self.waiting.peek();
+        first.map_or(Time::NEVER, |Reverse((at, ..))| *at)
     }
 
     /// Takes the next that is due.
     pub fn take_due(&mut self, now: Time) -> Option<Alarm> {
-        let mut first = self.0.first_entry().filter(|entry| *entry.key() <= now)?;
-        let alarm = first.get_mut().pop_front();
-        if first.get().is_empty() {
-            first.remove();
+        if self.next_deadline() > now {
+            return None;
         }
-        alarm
+        self.waiting.pop().map(|Reverse((.., alarm))| alarm)
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Deferred, Objects};
 use crate::congestion::Path;
 use crate::nic::{Accessor, Binding, Place, Taken};
 use crate::{AccessRefused, Host, QueueCompletion, QueuePairEvent, WorkQueue};
-use alloc::vec::Vec;
+use core::ops::Range;
 use legato_verbs::{
     AccessFlags, AsyncEvent, Completion, CompletionStatus, Event, ReceiveRequest, RemoteAddress,
     RemoteKey, ScatterGatherEntry, WindowBinding,
@@ -62,40 +62,6 @@ impl<S: Surroundings> QueuePairHost<'_, S> {
         place.map_err(|_| AccessRefused)
     }
 
-    /// Calls `each` with the pieces of a part of a message: where they are, and which bytes.
-    fn pieces(
-        &self,
-        entries: &[ScatterGatherEntry],
-        offset: u32,
-        length: usize,
-        access: AccessFlags,
-        mut each: impl FnMut(Place, core::ops::Range<usize>),
-    ) -> Result<(), AccessRefused> {
-        let (mut skip, mut at) = (offset, 0);
-        for entry in entries {
-            if at == length {
-                break;
-            }
-            let here = entry.length.saturating_sub(skip);
-            let here = here.min(u32::try_from(length - at).unwrap_or(u32::MAX));
-            if here > 0 {
-                let piece = ScatterGatherEntry {
-                    address: entry.address.wrapping_add(u64::from(skip)),
-                    length: here,
-                    ..*entry
-                };
-                each(self.local(&piece, access)?, at..at + here as usize);
-                at += here as usize;
-            }
-            skip = skip.saturating_sub(entry.length);
-        }
-        if at == length {
-            Ok(())
-        } else {
-            Err(AccessRefused)
-        }
-    }
-
     fn remote(
         &self,
         target: RemoteAddress,
@@ -107,6 +73,32 @@ impl<S: Surroundings> QueuePairHost<'_, S> {
             .check_remote(self.accessor(), target, length, access)
             .map_err(|_| AccessRefused)
     }
+}
+
+/// The pieces of a part of a message: where they are, and which bytes of it. None is empty.
+fn pieces(
+    entries: &[ScatterGatherEntry],
+    offset: u32,
+    length: usize,
+) -> Result<impl Iterator<Item = (ScatterGatherEntry, Range<usize>)> + Clone, AccessRefused> {
+    let all = entries.iter().map(|entry| u64::from(entry.length)).sum();
+    if u64::from(offset) + length as u64 > all {
+        return Err(AccessRefused);
+    }
+    let (mut skip, mut at) = (offset, 0);
+    Ok(entries.iter().filter_map(move |entry| {
+        let here = entry.length.saturating_sub(skip);
+        let here = here.min(u32::try_from(length - at).unwrap_or(u32::MAX));
+        let piece = ScatterGatherEntry {
+            address: entry.address.wrapping_add(u64::from(skip)),
+            length: here,
+            ..*entry
+        };
+        skip = skip.saturating_sub(entry.length);
+        let range = at..at + here as usize;
+        at = range.end;
+        (here > 0).then_some((piece, range))
+    }))
 }
 
 impl<S: Surroundings> Host for QueuePairHost<'_, S> {
@@ -126,17 +118,13 @@ impl<S: Surroundings> Host for QueuePairHost<'_, S> {
         offset: u32,
         into: &mut [u8],
     ) -> Result<(), AccessRefused> {
-        let (length, mut read) = (into.len(), true);
-        self.pieces(
-            entries,
-            offset,
-            length,
-            AccessFlags::NONE,
-            |place, range| {
-                read &= self.read(place, &mut into[range]);
-            },
-        )?;
-        if read { Ok(()) } else { Err(AccessRefused) }
+        for (piece, range) in pieces(entries, offset, into.len())? {
+            let place = self.local(&piece, AccessFlags::NONE)?;
+            if !self.read(place, &mut into[range]) {
+                return Err(AccessRefused);
+            }
+        }
+        Ok(())
     }
 
     fn scatter(
@@ -146,17 +134,13 @@ impl<S: Surroundings> Host for QueuePairHost<'_, S> {
         from: &[u8],
     ) -> Result<(), AccessRefused> {
         let access = AccessFlags::LOCAL_WRITE;
-        // Nothing is written unless all of it can be.
-        let mut single = None;
-        let mut several = Vec::new();
-        self.pieces(entries, offset, from.len(), access, |place, range| {
-            if single.is_none() {
-                single = Some((place, range));
-            } else {
-                several.push((place, range));
-            }
-        })?;
-        for (place, range) in single.into_iter().chain(several) {
+        let pieces = pieces(entries, offset, from.len())?;
+        // Nothing is written unless all of it can be: the first is looked at before it is.
+        for (piece, _) in pieces.clone().skip(1) {
+            self.local(&piece, access)?;
+        }
+        for (piece, range) in pieces {
+            let place = self.local(&piece, access)?;
             self.write(place, &from[range]);
         }
         Ok(())

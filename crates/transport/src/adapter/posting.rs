@@ -14,7 +14,7 @@ use legato_verbs::{
 /// Executes what was refused before, as far as the queue takes it.
 fn post_refused<S: Surroundings>(engine: &mut rc::QueuePair, host: &mut QueuePairHost<'_, S>) {
     while let Some(request) = host.context.refused.pop_front() {
-        if engine.post_send(request.clone(), host).is_err() {
+        if engine.post_send(&request, host).is_err() {
             host.context.refused.push_front(request);
             return;
         }
@@ -54,7 +54,7 @@ impl ChannelAdapter {
                 if ready {
                     post_refused(engine, host);
                 }
-                engine.post_send(request.clone(), host)
+                engine.post_send(request, host)
             })
             .ok_or(NO_QUEUE_PAIR)?
         });

@@ -187,7 +187,7 @@ impl QueuePair {
     /// sent, and [`VerbsError::LocalProtection`] if inline data cannot be read.
     pub fn post_send(
         &mut self,
-        request: SendRequest,
+        request: &SendRequest,
         host: &mut impl Host,
     ) -> Result<(), VerbsError> {
         match &self.phase {

@@ -6,8 +6,8 @@ use crate::{AccessRefused, Host, PacketSequenceNumber, PathMtu, QueueCompletion,
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use legato_verbs::{
-    CompletionStatus, LocalKey, QueuePairCapabilities, SendFlags, SendOperation, SendRequest,
-    VerbsError,
+    CompletionStatus, LocalKey, QueuePairCapabilities, ScatterGatherEntry, SendFlags,
+    SendOperation, SendRequest, VerbsError,
 };
 
 /// Bytes of the longest message. The specification allows 2^31 (IB spec 9.7.3); half of that keeps
@@ -32,6 +32,8 @@ pub(super) struct SendQueue {
     reclaim: SlotReclaim,
     /// Buffers of inline bytes that are in no slot.
     spare: Vec<Vec<u8>>,
+    /// The same for entries.
+    spare_entries: Vec<Vec<ScatterGatherEntry>>,
 }
 
 #[derive(Debug)]
@@ -130,6 +132,7 @@ impl SendQueue {
             checks_atomics: policy.checks_posted_atomics,
             reclaim: policy.slot_reclaim,
             spare: Vec::new(),
+            spare_entries: Vec::new(),
         }
     }
 
@@ -167,13 +170,13 @@ impl SendQueue {
     /// If the request is not one that this queue takes. Then nothing has changed.
     pub(super) fn post(
         &mut self,
-        request: SendRequest,
+        request: &SendRequest,
         host: &impl Host,
     ) -> Result<(), VerbsError> {
         if self.slots.len() as u64 >= u64::from(self.capabilities.send_requests_max) {
             return Err(VerbsError::QueueFull("send"));
         }
-        let length = self.check(&request)?;
+        let length = self.check(request)?;
         let mut inline = Vec::new();
         if request.flags.contains(SendFlags::INLINE) {
             inline = self.spare.pop().unwrap_or_default();
@@ -183,8 +186,13 @@ impl SendQueue {
                 return Err(VerbsError::LocalProtection);
             }
         }
+        let mut entries = self.spare_entries.pop().unwrap_or_default();
+        entries.extend_from_slice(&request.entries);
         self.slots.push_back(Slot {
-            request,
+            request: SendRequest {
+                entries,
+                ..*request
+            },
             length,
             inline,
             first: PacketSequenceNumber::new(0),
@@ -291,6 +299,9 @@ impl SendQueue {
             slot.inline.clear();
             self.spare.push(slot.inline);
         }
+        let mut entries = slot.request.entries;
+        entries.clear();
+        self.spare_entries.push(entries);
         Some(slot.reported)
     }
 

@@ -25,3 +25,14 @@ pub(crate) fn report(done: u64, of: u64, what: &str) {
         eprintln!("{what}: {done} of {of}");
     }
 }
+
+/// Says how to do it again, if a test fails meanwhile.
+pub(crate) struct Replay(pub(crate) u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("it fails with LEGATO_FUZZ_SEED={}", self.0);
+        }
+    }
+}

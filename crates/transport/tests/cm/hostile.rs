@@ -4,7 +4,7 @@ use crate::wire::{Wire, accept_parameters, gid};
 use legato_base::{Duration, Random};
 use legato_transport::QueuePairNumber;
 use legato_transport::cm::{
-    ConnectionState, Event, Mad, ManagerError, Parameters, RejectParameters, RejectReason,
+    ConnectionState, Counters, Event, Mad, ManagerError, Parameters, RejectParameters, RejectReason,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -22,12 +22,43 @@ fn parameters() -> Parameters {
     }
 }
 
+/// What became of forged messages.
+const EFFECTS: [&str; 7] = [
+    "malformed",
+    "foreign",
+    "unexpected",
+    "duplicate",
+    "no room",
+    "stale",
+    "taken",
+];
+
+/// How often each was reached.
+type Effects = [u64; EFFECTS.len()];
+
+fn effects(counters: &Counters) -> Effects {
+    let without = [
+        counters.malformed,
+        counters.foreign,
+        counters.unexpected,
+        counters.duplicates,
+        counters.refused_for_resources,
+        counters.stale,
+    ];
+    let mut all = [0; EFFECTS.len()];
+    all[..without.len()].copy_from_slice(&without);
+    let dropped: u64 = without[..4].iter().sum();
+    all[without.len()] = counters.received - dropped;
+    all
+}
+
 /// Two honest nodes, a third that has an address only, and all that was ever said.
 struct Attack {
     random: Random,
     wire: Wire,
     heard: Rc<RefCell<Vec<Mad>>>,
     states: BTreeSet<String>,
+    effects: Effects,
 }
 
 impl Attack {
@@ -37,6 +68,7 @@ impl Attack {
             wire: Wire::with(3, seed, parameters()),
             heard: Rc::default(),
             states: BTreeSet::new(),
+            effects: Effects::default(),
         };
         let tap = attack.heard.clone();
         let mut random = attack.random.fork();
@@ -142,11 +174,35 @@ impl Attack {
         mad
     }
 
+    /// Somebody asks for a connection once more, in another name.
+    fn ask(&mut self) -> Mad {
+        let mut mad = loop {
+            let mad = self.overhear();
+            if mad[17] == 0x10 {
+                break mad;
+            }
+        };
+        let name = self.random.next_u64().to_le_bytes();
+        mad[24..28].copy_from_slice(&name[..4]);
+        // The queue pair.
+        mad[56..59].copy_from_slice(&name[4..7]);
+        mad
+    }
+
     fn strike(&mut self) {
-        let mad = self.forge();
-        let from = gid(self.random.below(3) as usize);
         let to = self.random.below(2) as usize;
+        let (from, mad) = if self.random.ratio(1, 24) {
+            (1 - to, self.ask())
+        } else {
+            (self.random.below(3) as usize, self.forge())
+        };
+        let from = gid(from);
+        let before = effects(self.wire.nodes[to].manager.counters());
         self.wire.deliver(from, to, &mad);
+        let after = effects(self.wire.nodes[to].manager.counters());
+        for (sum, (after, before)) in self.effects.iter_mut().zip(after.into_iter().zip(before)) {
+            *sum += after - before;
+        }
         let counts = self.wire.nodes[to].manager.counts();
         let limits = parameters();
         assert!(counts.connections <= limits.connections_max as usize);
@@ -182,11 +238,12 @@ impl Attack {
 
 #[test]
 fn forged_messages_in_every_state_are_bounded_and_everything_ends() {
-    let mut states = BTreeSet::new();
-    let seeds = crate::amount::executions(400_000) / MESSAGES;
+    let (mut states, mut reached) = (BTreeSet::new(), Effects::default());
+    let seeds = crate::amount::executions(200_000) / MESSAGES;
     let first = crate::amount::first_seed();
     for seed in first..first + seeds {
         crate::amount::report(seed - first, seeds, "connections");
+        let _replay = crate::amount::Replay(seed);
         let mut attack = Attack::new(seed);
         for _ in 0..MESSAGES {
             attack.strike();
@@ -197,9 +254,17 @@ fn forged_messages_in_every_state_are_bounded_and_everything_ends() {
         }
         attack.end();
         states.append(&mut attack.states);
+        for (sum, here) in reached.iter_mut().zip(attack.effects) {
+            *sum += here;
+        }
     }
     // All that there are.
     assert_eq!(states.len(), 8, "{states:?}");
+    // All of it happens, or this says nothing.
+    for (effect, count) in EFFECTS.iter().zip(reached) {
+        println!("{effect}: {count}");
+        assert!(count > seeds * MESSAGES / 4_000, "{effect}: {count}");
+    }
 }
 
 #[test]

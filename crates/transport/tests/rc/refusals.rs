@@ -331,7 +331,7 @@ fn what_no_queue_takes_is_refused_when_posted() {
         let mut request = request(1, operation, entries);
         request.flags = flags;
         end.queue_pair
-            .post_send(request, &mut end.host)
+            .post_send(&request, &mut end.host)
             .unwrap_err()
     };
     let signaled = SendFlags::SIGNALED;

@@ -57,7 +57,7 @@ fn v_12_rxe_refuses_to_post_an_atomic_that_cannot_be() {
         let mut pair = pair(Policy::RXE);
         let end = pair.left();
         let request = request(1, operation, vec![entry(1, 0, length)]);
-        let posted = end.queue_pair.post_send(request, &mut end.host);
+        let posted = end.queue_pair.post_send(&request, &mut end.host);
         assert!(matches!(posted, Err(VerbsError::Unsupported(_))));
         pair.run();
         assert!(pair.ends[LEFT].host.completions.is_empty());

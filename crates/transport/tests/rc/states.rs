@@ -180,7 +180,7 @@ fn v_02_posting_by_state() {
         let mut end = options.end(1, 2, state);
         end.host.add(1, 64, AccessFlags::LOCAL_WRITE);
         let send = request(7, SendOperation::Send, vec![entry(1, 0, 8)]);
-        let posted = end.queue_pair.post_send(send, &mut end.host);
+        let posted = end.queue_pair.post_send(&send, &mut end.host);
         let accepted = [State::ReadyToSend, State::SendQueueDrain, State::Error];
         if accepted.contains(&state) {
             assert_eq!(posted, Ok(()));
@@ -338,7 +338,7 @@ fn v_03_unsignaled_sends() {
         pair.run();
         let end = pair.left();
         assert_eq!(end.host.completions.len(), 1, "round {round}");
-        let full = end.queue_pair.post_send(send(9), &mut end.host);
+        let full = end.queue_pair.post_send(&send(9), &mut end.host);
         assert_eq!(full, Err(VerbsError::QueueFull("send")), "it is not polled");
         let polled = end.poll(WorkQueue::Send);
         assert_eq!(polled, [(7, Ok(CompletionKind::Send))]);
@@ -351,7 +351,7 @@ fn v_03_unsignaled_sends() {
     pair.run();
     let end = pair.left();
     assert_eq!(end.poll(WorkQueue::Send), []);
-    let full = end.queue_pair.post_send(send(9), &mut end.host);
+    let full = end.queue_pair.post_send(&send(9), &mut end.host);
     assert_eq!(full, Err(VerbsError::QueueFull("send")));
 }
 

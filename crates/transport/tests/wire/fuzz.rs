@@ -1,6 +1,7 @@
 //! Bytes that no honest peer sends, to each parser: no panic, and what is read can be written and
 //! read again.
 
+use crate::amount::Replay;
 use crate::harness::hostile::Hostile;
 use core::convert::Infallible;
 use core::net::Ipv4Addr;
@@ -57,6 +58,7 @@ fn envelope() -> Envelope {
 #[test]
 fn packets_of_any_bytes() {
     let executions = crate::amount::executions(1_000_000);
+    let _replay = Replay(crate::amount::first_seed());
     let mut hostile = Hostile::new(crate::amount::first_seed());
     let mut random = hostile.random.fork();
     let (mut bytes, mut again) = (Vec::new(), Vec::new());
@@ -117,6 +119,7 @@ fn messages() -> Vec<Mad> {
 #[test]
 fn messages_of_any_bytes() {
     let executions = crate::amount::executions(500_000);
+    let _replay = Replay(crate::amount::first_seed());
     let heard = messages();
     let mut random = Random::from_seed(crate::amount::first_seed() ^ 0x3AD);
     let (mut read, mut refused) = (0_u64, 0_u64);

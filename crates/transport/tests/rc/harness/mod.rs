@@ -149,7 +149,7 @@ impl End {
     }
 
     pub(crate) fn post(&mut self, request: SendRequest) {
-        self.queue_pair.post_send(request, &mut self.host).unwrap();
+        self.queue_pair.post_send(&request, &mut self.host).unwrap();
     }
 
     pub(crate) fn post_receive(&mut self, wr_id: u64, entries: Vec<ScatterGatherEntry>) {

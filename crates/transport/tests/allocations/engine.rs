@@ -1,10 +1,6 @@
-//! No packet allocates.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a step that fails is the test's failure"
-)]
+//! Operations of two queue pairs, with the least around them.
 
-#[path = "../examples/pair_cost/side.rs"]
+#[path = "../../examples/pair_cost/side.rs"]
 mod side;
 
 use legato_base::Time;

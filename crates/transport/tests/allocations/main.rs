@@ -1,0 +1,9 @@
+//! No packet allocates.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a step that fails is the test's failure"
+)]
+
+mod adapter;
+mod engine;
+mod machine;
