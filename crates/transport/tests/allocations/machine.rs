@@ -9,8 +9,8 @@ use legato_transport::rc::{self, Backoff, Recovery};
 use legato_verbs::{
     AccessFlags, AddressVector, Completion, CompletionQueue, LocalKey, MemoryRegion,
     PacketSequenceNumber, PathMtu, QueuePair, QueuePairAttributes, QueuePairCapabilities,
-    QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RnrTimer, SendRequest,
-    VerbsError,
+    QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RetryCount, RnrTimer,
+    SendRequest, VerbsError,
 };
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -129,7 +129,7 @@ impl Machine {
             },
             message_length_max: 1 << 20,
             timeout: 14,
-            retry_count: 3,
+            retry_count: RetryCount::from_bits(3),
             rnr_retry: 2,
             rnr_timer: RnrTimer::new(12),
             path_mtu: PathMtu::Bytes256,
@@ -192,7 +192,7 @@ impl Machine {
                 QueuePairState::ReadyToSend,
                 QueuePairAttributes {
                     timeout: Some(14),
-                    retry_count: Some(3),
+                    retry_count: RetryCount::new(3),
                     rnr_retry: Some(2),
                     send_sequence: Some(first),
                     initiator_depth: Some(16),
