@@ -122,13 +122,31 @@ impl Personality {
         ..Self::IDEAL
     };
 
-    pub const ALL: [Self; 6] = [
+    /// Two readings of what is left open. Its engine writes on into what was given back, as long as
+    /// its link gives it a clock; and Last Work Request Reached comes only after a receive that was
+    /// flushed (IB spec C11-5.2.5, its first condition alone), so never for a queue pair that held none.
+    pub const CLOCKED: Self = Self {
+        name: "clocked",
+        adapter: adapter::Policy {
+            last_work_request: LastWorkRequestEvents::AfterFlush,
+            ..adapter::Policy::IDEAL
+        },
+        late_writes: Some(LateWrites {
+            lasts: Duration::from_millis(50),
+            interval: Duration::from_millis(1),
+            stops_with_link: true,
+        }),
+        ..Self::IDEAL
+    };
+
+    pub const ALL: [Self; 7] = [
         Self::IDEAL,
         Self::MLX5,
         Self::RXE,
         Self::IWARP,
         Self::EHCA,
         Self::HOSTILE,
+        Self::CLOCKED,
     ];
 }
 
@@ -140,7 +158,9 @@ impl Default for Personality {
 
 /// No personality has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no personality is called '{0}': there are ideal, mlx5, rxe, iwarp, ehca and hostile")]
+#[error(
+    "no personality is called '{0}': there are ideal, mlx5, rxe, iwarp, ehca, hostile and clocked"
+)]
 pub struct UnknownPersonality(pub String);
 
 impl FromStr for Personality {

@@ -6,7 +6,7 @@ use legato_base::Duration;
 use legato_sim::fault::{
     CompletionEffect, Effect, EventEffect, Events, Frequency, Refusal, Rule, Span,
 };
-use legato_sim::provider::{LateWrites, Personality, WatchId};
+use legato_sim::provider::{Personality, WatchId};
 use legato_transport::WorkQueue;
 use legato_verbs::{
     AsyncEvent, ConnectionEvent, Provider, QueuePairState, SendOperation, VerbsError,
@@ -69,20 +69,12 @@ fn a_late_writer_stops_with_the_region_the_device_or_its_link() {
     bench.run_for(Duration::from_secs(9));
     assert!(!bench.network.touched(watch_id));
 
-    let habit = LateWrites {
-        lasts: Duration::from_secs(10),
-        interval: Duration::from_millis(100),
-        stops_with_link: true,
-    };
-    let (bench, watch_id) = read_given_back(Personality {
-        late_writes: Some(habit),
-        ..Personality::IDEAL
-    });
+    let (bench, watch_id) = read_given_back(Personality::CLOCKED);
     bench.network.set_link("left", false);
-    bench.run_for(SECOND);
+    bench.run_for(Duration::from_millis(20));
     assert!(!bench.network.touched(watch_id));
     bench.network.set_link("left", true);
-    bench.run_for(SECOND);
+    bench.run_for(Duration::from_millis(20));
     assert!(bench.network.touched(watch_id));
 }
 

@@ -66,7 +66,9 @@ const CALM: Plan = Plan {
     may_share_receives: false,
 };
 
-const ALL: &[&str] = &["ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile"];
+const ALL: &[&str] = &[
+    "ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile", "clocked",
+];
 
 const UNFENCED_FAILS: &[Known] = &[Known {
     personality: None,
@@ -196,12 +198,13 @@ pub(super) const POSTS: Scenario = scenario(
 const SCRIBBLES: Plan = Plan {
     rules: losses,
     cut: 30,
+    port: 10,
     late_writes: true,
     ..CALM
 };
 
 pub(super) const SCRIBBLER: Scenario = Scenario {
-    personalities: &["hostile"],
+    personalities: &["hostile", "clocked"],
     ..scenario(
         "scribbler",
         "a NIC that goes on writing into buffers that it has given back",

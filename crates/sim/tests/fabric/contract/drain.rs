@@ -135,6 +135,7 @@ fn v_30_neither_the_event_nor_the_marker() {
         Personality::EHCA,
         Personality::IWARP,
         Personality::HOSTILE,
+        Personality::CLOCKED,
         Personality::IDEAL,
     ] {
         let mut world = World::new(Plan::both(personality));
