@@ -18,7 +18,7 @@ fn with_shared(personality: Personality, depth: u32) -> Bench {
 
 #[test]
 fn v_15_the_limit_of_a_shared_receive_queue() {
-    for personality in Personality::ALL {
+    for personality in Personality::ATTENTIVE {
         let mut bench = with_shared(personality, 10);
         let shared = bench.right.shared.unwrap();
         for wr_id in 0..10 {

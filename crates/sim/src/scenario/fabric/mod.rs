@@ -67,7 +67,7 @@ const CALM: Plan = Plan {
 };
 
 const ALL: &[&str] = &[
-    "ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile", "clocked",
+    "ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile", "clocked", "careless",
 ];
 
 const UNFENCED_FAILS: &[Known] = &[Known {

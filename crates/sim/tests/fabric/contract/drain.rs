@@ -224,7 +224,7 @@ pub(crate) fn stands_still<N: Net>(mut world: World<N>, name: &str, expected: Re
 fn v_26_a_peer_that_stands_still() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         let world = World::new(Plan::both(personality));
@@ -276,7 +276,7 @@ fn suspicions<N: Net>(world: &mut World<N>) -> Vec<(ConnectionId, bool)> {
 fn f_16_a_peer_that_stands_still_is_suspected_and_heard_again() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         comes_back(World::new(Plan::both(personality)), personality.name);

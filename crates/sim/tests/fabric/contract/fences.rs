@@ -97,7 +97,7 @@ fn stuck(personality: Personality) -> (World<SimNetwork>, OperationId) {
     let mut world = World::new(Plan {
         network: quiet(),
         ..Plan::both(Personality {
-            loses_sends: None,
+            careless: None,
             late_writes: None,
             ..personality
         })

@@ -22,7 +22,7 @@ pub(crate) fn plan(personality: Personality) -> Plan {
     Plan {
         config: sharing(),
         ..Plan::both(Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         })
     }
