@@ -324,3 +324,23 @@ fn posts_are_refused_and_events_are_lost_and_repeated() {
         assert_eq!(bench.left.async_events().len(), times);
     }
 }
+
+#[test]
+fn events_are_late_and_others_overtake_them() {
+    let mut bench = Bench::connected(Setup::new(Personality::IDEAL));
+    let (of, effect) = (
+        Events::Asynchronous,
+        EventEffect::Delay(Span::exactly(SECOND)),
+    );
+    let rule = Rule::new(Frequency::First(1), Effect::Event { of, effect });
+    bench.network.faults(|faults| faults.add(rule));
+    bench.network.set_link("left", false);
+    bench.run_for(MILLISECOND);
+    bench.network.set_link("left", true);
+    assert_eq!(bench.left.async_events(), [AsyncEvent::PortActive(1)]);
+    bench.run_for(SECOND - MILLISECOND - Duration::from_nanos(1));
+    assert_eq!(bench.left.async_events(), [AsyncEvent::PortActive(1)]);
+    bench.run_for(MILLISECOND);
+    let both = [AsyncEvent::PortActive(1), AsyncEvent::PortError(1)];
+    assert_eq!(bench.left.async_events(), both);
+}

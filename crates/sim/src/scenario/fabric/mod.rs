@@ -366,16 +366,21 @@ fn completions(random: &mut Random) -> Vec<Rule> {
 }
 
 fn events(random: &mut Random) -> Vec<Rule> {
-    let of = [Events::All, Events::Asynchronous, Events::Connection][random.below(3) as usize];
-    let mut rule = |effect| {
-        let frequency = Frequency::one_in(2 + random.below(4) as u32);
-        Rule::new(frequency, Effect::Event { of, effect })
-    };
-    vec![
-        rule(EventEffect::Lose),
-        rule(EventEffect::Delay(up_to(Duration::from_secs(1)))),
-        rule(EventEffect::Repeat(3)),
-    ]
+    let ends = [Events::All, Events::Asynchronous, Events::Connection][random.below(3) as usize];
+    let begins = [Events::Requested, Events::Established][random.below(2) as usize];
+    let mut rules = Vec::new();
+    // Without those of a beginning there is no connection at all.
+    for (of, least) in [(ends, 2), (begins, 10)] {
+        for effect in [
+            EventEffect::Lose,
+            EventEffect::Delay(up_to(Duration::from_secs(1))),
+            EventEffect::Repeat(3),
+        ] {
+            let frequency = Frequency::one_in(least + random.below(4) as u32);
+            rules.push(Rule::new(frequency, Effect::Event { of, effect }));
+        }
+    }
+    rules
 }
 
 fn posts(random: &mut Random) -> Vec<Rule> {
