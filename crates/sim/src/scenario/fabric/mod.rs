@@ -28,6 +28,8 @@ struct Plan {
     one_way: u64,
     blackhole: u64,
     freeze: u64,
+    /// The software of a machine stops, and its NIC goes on.
+    stop: u64,
     kill: u64,
     /// Machines that can be killed: the first so many.
     mortal: usize,
@@ -54,6 +56,7 @@ const CALM: Plan = Plan {
     one_way: 0,
     blackhole: 0,
     freeze: 0,
+    stop: 0,
     kill: 0,
     mortal: 3,
     remove: 0,
@@ -126,11 +129,12 @@ pub(super) const CONNECTIONS: Scenario = scenario(
 
 pub(super) const PARTITIONS: Scenario = scenario(
     "partitions",
-    "links are cut, machines freeze, die and come back as new incarnations",
+    "links are cut, machines freeze, or their software stops, or they die and come back as others",
     |options| {
         let plan = Plan {
             cut: 30,
             freeze: 20,
+            stop: 20,
             kill: 10,
             port: 10,
             ..CALM
@@ -230,6 +234,7 @@ pub const UNFENCED: Scenario = Scenario {
 
 const DEATHS: Plan = Plan {
     kill: 80,
+    stop: 5,
     mortal: 1,
     detection: None,
     ..CALM
@@ -239,7 +244,7 @@ pub(super) const SILENCE: Scenario = Scenario {
     steps: 1200,
     ..scenario(
         "silence",
-        "a machine dies and comes back again and again, and nobody tells its peers",
+        "a machine dies and comes back again and again, and nobody tells its peers; software stops",
         |options| world::run(&SILENCE, DEATHS, options),
     )
 };
@@ -272,6 +277,7 @@ pub(super) const MIXED: Scenario = Scenario {
                 one_way: 5,
                 blackhole: 3,
                 freeze: 8,
+                stop: 8,
                 kill: 8,
                 remove: 3,
                 port: 5,
