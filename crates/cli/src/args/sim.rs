@@ -35,8 +35,8 @@ pub(crate) struct SimArguments {
     /// Which scenario [default: memory].
     #[arg(long, value_name = "NAME", value_parser = scenario)]
     pub(crate) scenario: Option<&'static Scenario>,
-    /// How the simulated NICs behave: ideal, mlx5, rxe, iwarp, ehca or hostile [default: drawn from
-    /// the seed among those under which the scenario is to hold].
+    /// How the simulated NICs behave: ideal, mlx5, rxe, iwarp, ehca, hostile, clocked or
+    /// careless [default: drawn from the seed among those under which the scenario is to hold].
     #[arg(long, value_name = "NAME", value_parser = personality)]
     pub(crate) personality: Option<&'static str>,
     /// Steps of the phase with faults; for memory, operations of the program [default: the

@@ -64,7 +64,10 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Kill(usize),
+    /// All of it stands still, its NIC too.
     Freeze(usize),
+    /// Its software stands still. Its NIC acknowledges, and serves what needs no software.
+    Stop(usize),
     RemoveDevice(usize),
     PortDown(usize),
 }
@@ -208,6 +211,7 @@ impl fmt::Display for Act {
         match self {
             Self::Kill(machine) => write!(f, "machine {machine} killed"),
             Self::Freeze(machine) => write!(f, "machine {machine} frozen"),
+            Self::Stop(machine) => write!(f, "software of machine {machine} stopped"),
             Self::RemoveDevice(machine) => write!(f, "NIC of machine {machine} removed"),
             Self::PortDown(machine) => write!(f, "port of machine {machine} down"),
         }

@@ -176,7 +176,6 @@ impl Faults {
         refused
     }
 
-    /// Asked for asynchronous events and for those of connections that are over.
     pub fn event(&mut self, now: Time, machine: usize, event: &Event) -> EventFate {
         let mut fate = EventFate::Deliver;
         for (number, record) in self.rules.iter_mut().enumerate() {

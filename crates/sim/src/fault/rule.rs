@@ -3,7 +3,7 @@
 use super::{CompletionFate, EventFate, Link};
 use legato_base::{Duration, Random, Time};
 use legato_transport::WorkQueue;
-use legato_verbs::{Event, VerbsError};
+use legato_verbs::{ConnectionEvent, Event, VerbsError};
 use std::fmt;
 
 /// One thing that goes wrong.
@@ -107,10 +107,17 @@ pub enum Refusal {
 /// Which events a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Events {
+    /// Asynchronous ones and those of connections.
     All,
     Asynchronous,
-    /// Those of connections.
+    /// Those of connections, but for the two that a program waits for, which follow.
     Connection,
+    /// A peer asks to be connected.
+    Requested,
+    /// A connection is there.
+    Established,
+    /// A completion queue that was armed is not empty.
+    Ready,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,11 +255,23 @@ impl Refusal {
 }
 
 impl Events {
-    pub(super) const fn has(self, event: &Event) -> bool {
+    pub(crate) const fn has(self, event: &Event) -> bool {
         match self {
-            Self::All => true,
+            Self::All => Self::Asynchronous.has(event) || Self::Connection.has(event),
             Self::Asynchronous => matches!(event, Event::Async(_)),
-            Self::Connection => matches!(event, Event::Connection(_)),
+            Self::Connection => {
+                matches!(event, Event::Connection(_))
+                    && !Self::Requested.has(event)
+                    && !Self::Established.has(event)
+            }
+            Self::Requested => {
+                matches!(event, Event::Connection(ConnectionEvent::Requested { .. }))
+            }
+            Self::Established => matches!(
+                event,
+                Event::Connection(ConnectionEvent::Established { .. })
+            ),
+            Self::Ready => matches!(event, Event::CompletionQueueReady(_)),
         }
     }
 }
@@ -365,6 +384,9 @@ impl fmt::Display for Effect {
                     Events::All => "events",
                     Events::Asynchronous => "asynchronous events",
                     Events::Connection => "connection events",
+                    Events::Requested => "requests for a connection",
+                    Events::Established => "events of established connections",
+                    Events::Ready => "wake-ups",
                 };
                 match effect {
                     EventEffect::Lose => write!(f, "lose {events}"),

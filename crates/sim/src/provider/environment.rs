@@ -4,7 +4,7 @@ use super::config::SimNetworkConfig;
 use super::patience::Spared;
 use super::trace::{Kind, Trace};
 use super::wire::Packet;
-use crate::fault::{Delivery, EventFate, Faults};
+use crate::fault::{Delivery, Faults};
 use legato_base::{Duration, Random, Time};
 use legato_transport::adapter::{Alarm, CompletionToCome};
 use legato_transport::cm::ConnectionId;
@@ -161,22 +161,6 @@ impl Environment {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(buffer);
         }
-    }
-
-    /// What becomes of an event. Those that a program waits for come in any case.
-    pub(super) fn fate_of(&mut self, place: usize, event: &Event) -> EventFate {
-        let may_fail = match event {
-            Event::Async(_) => true,
-            Event::Connection(event) => !matches!(
-                event,
-                ConnectionEvent::Requested { .. } | ConnectionEvent::Established { .. }
-            ),
-            Event::CompletionQueueReady(_) => false,
-        };
-        if !may_fail {
-            return EventFate::Deliver;
-        }
-        self.faults.event(self.now, place, event)
     }
 
     pub(super) fn trace_completion(&mut self, place: usize, completion: &Completion, lost: bool) {

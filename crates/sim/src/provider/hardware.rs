@@ -4,10 +4,10 @@
 use super::environment::{Environment, LateCompletion, Local};
 use super::late::Late;
 use super::memory::Memory;
-use super::personality::Personality;
+use super::personality::{Mishap, Personality};
 use super::trace::Kind;
 use super::wire::place_of;
-use crate::fault::{CompletionFate, EventFate};
+use crate::fault::{CompletionFate, EventFate, Events};
 use legato_base::{Duration, Random, Time};
 use legato_transport::WorkQueue;
 use legato_transport::adapter::{Alarm, CompletionToCome, Flow, RegionNumber, Surroundings};
@@ -205,7 +205,7 @@ impl Surroundings for Around<'_> {
 
     fn event_raised(&mut self, event: &Event) -> u32 {
         let place = self.hardware.place;
-        let times = match self.environment.fate_of(place, event) {
+        let times = match self.fate_of_event(event) {
             EventFate::Deliver => 1,
             EventFate::Lose => 0,
             EventFate::Delay(later) => {
@@ -328,14 +328,41 @@ impl Around<'_> {
             to_come.queue,
             &to_come.completion,
         );
-        if fate == CompletionFate::Deliver
-            && to_come.queue == WorkQueue::Send
-            && let Some(one_in) = hardware.personality.loses_sends
-            && hardware.random.ratio(1, u64::from(one_in.max(1)))
-        {
-            return CompletionFate::Lose;
+        let Some(careless) = hardware.personality.careless else {
+            return fate;
+        };
+        let mishaps = match to_come.queue {
+            WorkQueue::Send => careless.sends,
+            WorkQueue::Receive => careless.receives,
+        };
+        match careless.draw(mishaps, &mut hardware.random) {
+            _ if fate != CompletionFate::Deliver => fate,
+            None => fate,
+            Some(Mishap::Lost) => CompletionFate::Lose,
+            Some(Mishap::Again(later)) => CompletionFate::Repeat(later),
+            Some(Mishap::Late(later)) => CompletionFate::Delay(later),
         }
-        fate
+    }
+
+    /// What becomes of an event. Those that a program waits for come in any case.
+    fn fate_of_event(&mut self, event: &Event) -> EventFate {
+        let (environment, hardware) = (&mut *self.environment, &mut *self.hardware);
+        let now = environment.now;
+        let fate = environment.faults.event(now, hardware.place, event);
+        let Some(careless) = hardware
+            .personality
+            .careless
+            .filter(|_| Events::All.has(event))
+        else {
+            return fate;
+        };
+        match careless.draw(careless.events, &mut hardware.random) {
+            _ if fate != EventFate::Deliver => fate,
+            None => fate,
+            Some(Mishap::Lost) => EventFate::Lose,
+            Some(Mishap::Again(_)) => EventFate::Repeat(2),
+            Some(Mishap::Late(later)) => EventFate::Delay(later),
+        }
     }
 }
 

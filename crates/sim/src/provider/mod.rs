@@ -28,5 +28,5 @@ pub use config::SimNetworkConfig;
 pub use memory::{CanaryHit, RegionMemory, WatchId};
 pub use network::SimNetwork;
 pub use nic::Counters;
-pub use personality::{LateWrites, Personality, UnknownPersonality};
+pub use personality::{Careless, LateWrites, Mishaps, Personality, UnknownPersonality};
 pub use verbs::SimProvider;

@@ -1,7 +1,7 @@
 //! Where devices differ: named sets of deviations.
 
 use core::str::FromStr;
-use legato_base::Duration;
+use legato_base::{Duration, Random};
 use legato_transport::adapter::{
     self, LastWorkRequestEvents, OverrunEnds, OverrunEvents, VendorErrors,
 };
@@ -15,12 +15,39 @@ pub struct Personality {
     pub adapter: adapter::Policy,
     /// Numbers count from here in each incarnation; otherwise from anywhere.
     pub first_number: Option<u32>,
-    /// Of so many completions of sends one, by chance, never comes.
-    pub loses_sends: Option<u32>,
+    /// By chance what it has to tell is lost, or comes again, or late.
+    pub careless: Option<Careless>,
     /// Each so-many-th change to the Error state fails with EIO and changes nothing.
     pub error_change_fails: Option<u32>,
     /// What the device does to the buffers of requests that it has given back.
     pub late_writes: Option<LateWrites>,
+}
+
+/// What may become of completions and events on their way to their owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Careless {
+    pub sends: Mishaps,
+    pub receives: Mishaps,
+    /// Not of those that a program waits for: a peer that asks, and a connection that is there.
+    pub events: Mishaps,
+    /// What is late or comes again comes up to so much later.
+    pub later: Duration,
+}
+
+/// How often something goes wrong, in a thousand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mishaps {
+    pub lost: u16,
+    pub again: u16,
+    pub late: u16,
+}
+
+impl Mishaps {
+    pub const NONE: Self = Self {
+        lost: 0,
+        again: 0,
+        late: 0,
+    };
 }
 
 /// A DMA engine that writes into buffers that are not its own any more.
@@ -34,13 +61,35 @@ pub struct LateWrites {
     pub stops_with_link: bool,
 }
 
+/// What becomes of one of the things that a careless device tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mishap {
+    Lost,
+    Again(Duration),
+    Late(Duration),
+}
+
+impl Careless {
+    pub(super) fn draw(self, mishaps: Mishaps, random: &mut Random) -> Option<Mishap> {
+        let Mishaps { lost, again, late } = mishaps;
+        let draw = random.below(1000) as u16;
+        let later = Duration::from_nanos(random.below(self.later.as_nanos().max(1)));
+        match draw {
+            _ if draw < lost => Some(Mishap::Lost),
+            _ if draw < lost + again => Some(Mishap::Again(later)),
+            _ if draw < lost + again + late => Some(Mishap::Late(later)),
+            _ => None,
+        }
+    }
+}
+
 impl Personality {
     /// As the specification says.
     pub const IDEAL: Self = Self {
         name: "ideal",
         adapter: adapter::Policy::IDEAL,
         first_number: None,
-        loses_sends: None,
+        careless: None,
         error_change_fails: None,
         late_writes: None,
     };
@@ -115,7 +164,15 @@ impl Personality {
             reuses_numbers: true,
             ..adapter::Policy::IDEAL
         },
-        loses_sends: Some(100),
+        careless: Some(Careless {
+            sends: Mishaps {
+                lost: 10,
+                ..Mishaps::NONE
+            },
+            receives: Mishaps::NONE,
+            events: Mishaps::NONE,
+            later: Duration::ZERO,
+        }),
         error_change_fails: Some(5),
         late_writes: Some(LateWrites {
             lasts: Duration::from_secs(10),
@@ -125,14 +182,61 @@ impl Personality {
         ..Self::IDEAL
     };
 
-    pub const ALL: [Self; 6] = [
+    /// What it does is in order; what it tells of it is not. By itself, so that of every other one a
+    /// test can count what comes.
+    pub const CARELESS: Self = Self {
+        name: "careless",
+        careless: Some(Careless {
+            sends: Mishaps {
+                lost: 10,
+                again: 10,
+                late: 10,
+            },
+            receives: Mishaps {
+                lost: 5,
+                again: 10,
+                late: 10,
+            },
+            events: Mishaps {
+                lost: 100,
+                again: 100,
+                late: 100,
+            },
+            later: Duration::from_millis(500),
+        }),
+        ..Self::IDEAL
+    };
+
+    /// Two readings of what is left open. Its engine writes on into what was given back, as long as
+    /// its link gives it a clock; and Last Work Request Reached comes only after a receive that was
+    /// flushed (IB spec C11-5.2.5, its first condition alone), so never for a queue pair that held none.
+    pub const CLOCKED: Self = Self {
+        name: "clocked",
+        adapter: adapter::Policy {
+            last_work_request: LastWorkRequestEvents::AfterFlush,
+            ..adapter::Policy::IDEAL
+        },
+        late_writes: Some(LateWrites {
+            lasts: Duration::from_millis(50),
+            interval: Duration::from_millis(1),
+            stops_with_link: true,
+        }),
+        ..Self::IDEAL
+    };
+
+    pub const ALL: [Self; 8] = [
         Self::IDEAL,
         Self::MLX5,
         Self::RXE,
         Self::IWARP,
         Self::EHCA,
         Self::HOSTILE,
+        Self::CLOCKED,
+        Self::CARELESS,
     ];
+
+    /// All but the careless one: for who counts what comes, or waits for it.
+    pub const ATTENTIVE: [Self; 7] = *Self::ALL.first_chunk().unwrap();
 }
 
 impl Default for Personality {
@@ -143,7 +247,10 @@ impl Default for Personality {
 
 /// No personality has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no personality is called '{0}': there are ideal, mlx5, rxe, iwarp, ehca and hostile")]
+#[error(
+    "no personality is called '{0}': there are ideal, mlx5, rxe, iwarp, ehca, hostile, clocked \
+     and careless"
+)]
 pub struct UnknownPersonality(pub String);
 
 impl FromStr for Personality {

@@ -6,7 +6,7 @@ use legato_base::Duration;
 use legato_sim::fault::{
     CompletionEffect, Effect, EventEffect, Events, Frequency, Refusal, Rule, Span,
 };
-use legato_sim::provider::{LateWrites, Personality, WatchId};
+use legato_sim::provider::{Personality, WatchId};
 use legato_transport::WorkQueue;
 use legato_verbs::{
     AsyncEvent, ConnectionEvent, Provider, QueuePairState, SendOperation, VerbsError,
@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A READ of a dead peer is given back, and its buffer is watched.
 fn read_given_back(personality: Personality) -> (Bench, WatchId) {
     let mut bench = Bench::alone(Setup::new(Personality {
-        loses_sends: None,
+        careless: None,
         ..personality
     }));
     let target = bench.right.at(0);
@@ -69,20 +69,12 @@ fn a_late_writer_stops_with_the_region_the_device_or_its_link() {
     bench.run_for(Duration::from_secs(9));
     assert!(!bench.network.touched(watch_id));
 
-    let habit = LateWrites {
-        lasts: Duration::from_secs(10),
-        interval: Duration::from_millis(100),
-        stops_with_link: true,
-    };
-    let (bench, watch_id) = read_given_back(Personality {
-        late_writes: Some(habit),
-        ..Personality::IDEAL
-    });
+    let (bench, watch_id) = read_given_back(Personality::CLOCKED);
     bench.network.set_link("left", false);
-    bench.run_for(SECOND);
+    bench.run_for(Duration::from_millis(20));
     assert!(!bench.network.touched(watch_id));
     bench.network.set_link("left", true);
-    bench.run_for(SECOND);
+    bench.run_for(Duration::from_millis(20));
     assert!(bench.network.touched(watch_id));
 }
 
@@ -236,6 +228,60 @@ fn completions_are_lost_doubled_and_late() {
     assert_eq!(bench.left.polled(), [(2, SENT)]);
 }
 
+/// How often something came at once or later, of what was to come once.
+#[derive(Debug, Default)]
+struct Came {
+    never: u32,
+    twice: u32,
+    late: u32,
+}
+
+impl Came {
+    fn note(&mut self, at_once: usize, later: usize) {
+        match (at_once, later) {
+            (1, 0) => {}
+            (0, 0) => self.never += 1,
+            (0, 1) => self.late += 1,
+            (1, 1) | (2, 0) => self.twice += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn all_occur(&self) -> bool {
+        self.never > 0 && self.twice > 0 && self.late > 0
+    }
+}
+
+/// And what a careless NIC does by itself; all else that it does is in order.
+#[test]
+fn a_careless_nic_loses_repeats_and_delays_what_it_tells() {
+    let mut bench = Bench::connected(Setup::new(Personality::CARELESS));
+    let [mut sends, mut receives, mut events] = [(); 3].map(|()| Came::default());
+    for number in 0..300 {
+        bench.right.receive(number, 64);
+        bench.left.send(number, 16);
+        // All that have come so far.
+        let before = bench.left.async_events().len();
+        bench.network.raise("left", AsyncEvent::ClientReregister(1));
+        let [at_once, later] = [MILLISECOND, SECOND].map(|time| {
+            bench.run_for(time);
+            let (left, right) = (&mut bench.left, &mut bench.right);
+            let told = [left.polled(), right.polled()].map(|came| {
+                assert!(came.iter().all(|it| it.0 == number && it.1.is_ok()));
+                came.len()
+            });
+            (told, left.async_events().len())
+        });
+        sends.note(at_once.0[0], later.0[0]);
+        receives.note(at_once.0[1], later.0[1]);
+        events.note(at_once.1 - before, later.1 - at_once.1);
+    }
+    for came in [sends, receives, events] {
+        assert!(came.all_occur(), "{came:?}");
+    }
+    assert_eq!(bench.left.state(), QueuePairState::ReadyToSend);
+}
+
 /// A completion that comes twice frees one slot.
 #[test]
 fn a_doubled_completion_frees_one_slot() {
@@ -277,4 +323,24 @@ fn posts_are_refused_and_events_are_lost_and_repeated() {
         bench.network.set_link("left", false);
         assert_eq!(bench.left.async_events().len(), times);
     }
+}
+
+#[test]
+fn events_are_late_and_others_overtake_them() {
+    let mut bench = Bench::connected(Setup::new(Personality::IDEAL));
+    let (of, effect) = (
+        Events::Asynchronous,
+        EventEffect::Delay(Span::exactly(SECOND)),
+    );
+    let rule = Rule::new(Frequency::First(1), Effect::Event { of, effect });
+    bench.network.faults(|faults| faults.add(rule));
+    bench.network.set_link("left", false);
+    bench.run_for(MILLISECOND);
+    bench.network.set_link("left", true);
+    assert_eq!(bench.left.async_events(), [AsyncEvent::PortActive(1)]);
+    bench.run_for(SECOND - MILLISECOND - Duration::from_nanos(1));
+    assert_eq!(bench.left.async_events(), [AsyncEvent::PortActive(1)]);
+    bench.run_for(MILLISECOND);
+    let both = [AsyncEvent::PortActive(1), AsyncEvent::PortError(1)];
+    assert_eq!(bench.left.async_events(), both);
 }

@@ -2,7 +2,7 @@
 
 use crate::bench::{Bench, End, FLUSHED, MILLISECOND, SENT, Setup};
 use legato_sim::provider::Personality;
-use legato_transport::adapter;
+use legato_transport::adapter::LastWorkRequestEvents;
 use legato_transport::rc::LastWorkRequest;
 use legato_verbs::{
     Arm, AsyncEvent, CompletionKind, Event, Provider, QueuePair, QueuePairState, SendOperation,
@@ -18,7 +18,7 @@ fn with_shared(personality: Personality, depth: u32) -> Bench {
 
 #[test]
 fn v_15_the_limit_of_a_shared_receive_queue() {
-    for personality in Personality::ALL {
+    for personality in Personality::ATTENTIVE {
         let mut bench = with_shared(personality, 10);
         let shared = bench.right.shared.unwrap();
         for wr_id in 0..10 {
@@ -255,10 +255,14 @@ fn v_32_an_idle_queue_pair_on_an_empty_shared_queue() {
         let mut bench = with_shared(personality, 4);
         bench.right.enter_error();
         let event = AsyncEvent::LastWorkRequestReached(bench.right.queue_pair);
-        let times = match personality.adapter.transport.last_work_request {
-            LastWorkRequest::Never => 0,
-            _ if personality.name == "hostile" => 3,
-            _ => 1,
+        let adapter = personality.adapter;
+        let times = match (
+            adapter.transport.last_work_request,
+            adapter.last_work_request,
+        ) {
+            (LastWorkRequest::Never, _) | (_, LastWorkRequestEvents::AfterFlush) => 0,
+            (_, LastWorkRequestEvents::Times(times)) => times as usize,
+            (_, LastWorkRequestEvents::AsTransport) => 1,
         };
         assert_eq!(bench.right.async_events(), vec![event; times]);
         bench.right.nic.modify_to_error(bench.right.queue_pair).ok();
@@ -276,17 +280,10 @@ fn v_32_an_idle_queue_pair_on_an_empty_shared_queue() {
 /// Condition (b) alone: a device that tells only of a receive which it has flushed.
 #[test]
 fn v_32_a_device_that_tells_only_after_a_flushed_receive() {
-    let personality = Personality {
-        adapter: adapter::Policy {
-            last_work_request: adapter::LastWorkRequestEvents::AfterFlush,
-            ..adapter::Policy::IDEAL
-        },
-        ..Personality::IDEAL
-    };
-    let mut bench = with_shared(personality, 4);
+    let mut bench = with_shared(Personality::CLOCKED, 4);
     bench.right.enter_error();
     assert_eq!(bench.right.async_events(), []);
-    let mut bench = with_shared(personality, 4);
+    let mut bench = with_shared(Personality::CLOCKED, 4);
     bench.right.receive(1, 4096);
     bench.left.send(1, 2048);
     while bench.right.nic.counters().packets_received == 0 {

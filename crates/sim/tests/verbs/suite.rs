@@ -77,7 +77,7 @@ fn facts(name: &str) -> Facts {
             last_work_request: RangeInclusive { least: 1, most: 3 },
             ..Facts::IDEAL
         },
-        "iwarp" => Facts {
+        "iwarp" | "clocked" => Facts {
             last_work_request: RangeInclusive { least: 0, most: 0 },
             ..Facts::IDEAL
         },
@@ -142,12 +142,38 @@ fn broken(name: &str) -> &'static [&'static str] {
             // It writes late.
             "V-33 flushed buffers",
         ],
+        // It writes late.
+        "clocked" => &["V-33 flushed buffers"],
+        // A hundred ends of connections, and long sequences of completions: some are not told, or twice.
+        "careless" => &["V-24 ", "V-11 mixed operations"],
         _ => &[],
     }
 }
 
-/// Where chance decides, every rule may be broken by some seed.
-const LOST_BY_CHANCE: &str = "the completions";
+/// What a rule may miss, or see twice or late, under some seed: of these devices chance decides what they tell.
+fn by_chance(name: &str) -> &'static [&'static str] {
+    match name {
+        "hostile" => &["the completions"],
+        "careless" => &[
+            "the completions",
+            "the order of completions",
+            "the flushed requests",
+            "completions beyond those due",
+            "receives taken",
+            "an event tells",
+            "events ",
+            "limit events",
+            "CQ error events",
+            "QP fatal events",
+            "Last WQE Reached",
+            "Send Queue Drained",
+            "Disconnected at the peer",
+            "Rejected or Unreachable",
+            "TimeWaitExit",
+        ],
+        _ => &[],
+    }
+}
 
 #[test]
 fn every_personality_keeps_the_rules_but_its_own_exceptions() {
@@ -159,7 +185,9 @@ fn every_personality_keeps_the_rules_but_its_own_exceptions() {
             let report = conformance::run(&mut || Box::new(SimWorld::new(seed, personality)));
             for (rule, violation) in &report.failed {
                 let place = known.iter().position(|known| rule.starts_with(known));
-                let lost = name == "hostile" && violation.what.starts_with(LOST_BY_CHANCE);
+                let lost = by_chance(name)
+                    .iter()
+                    .any(|what| violation.what.starts_with(what));
                 match place {
                     Some(place) => seen[place] = true,
                     None => assert!(lost, "{name}, seed {seed}: {rule}: {violation}"),

@@ -91,7 +91,7 @@ fn traffic(personality: Personality, seed: u64, count: u64, rules: &[Rule]) {
             .is_none()
         {
             // Nothing is under way: what has not come is lost, and was executed.
-            assert!(personality.loses_sends.is_some() || model.verified == model.posted);
+            assert!(personality.careless.is_some() || model.verified == model.posted);
             bench.run_for(MILLISECOND);
             model.check(&mut bench);
             model.verify_until(&bench, model.posted);
@@ -292,14 +292,14 @@ fn bad(per_cent: u32) -> [Rule; 3] {
 
 #[test]
 fn v_11_messages_on_a_bad_wire_come_once_and_in_order() {
-    for (seed, personality) in (11..).zip(Personality::ALL) {
+    for (seed, personality) in (11..).zip(Personality::ATTENTIVE) {
         traffic(personality, seed, 3_000, &bad(5));
     }
 }
 
 #[test]
 fn v_11_a_hundred_thousand_messages_on_a_bad_wire() {
-    for (seed, personality) in (1100..).zip(Personality::ALL) {
+    for (seed, personality) in (1100..).zip(Personality::ATTENTIVE) {
         traffic(personality, seed, 100_000, &bad(30));
     }
 }

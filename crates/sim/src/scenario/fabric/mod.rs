@@ -28,6 +28,8 @@ struct Plan {
     one_way: u64,
     blackhole: u64,
     freeze: u64,
+    /// The software of a machine stops, and its NIC goes on.
+    stop: u64,
     kill: u64,
     /// Machines that can be killed: the first so many.
     mortal: usize,
@@ -54,6 +56,7 @@ const CALM: Plan = Plan {
     one_way: 0,
     blackhole: 0,
     freeze: 0,
+    stop: 0,
     kill: 0,
     mortal: 3,
     remove: 0,
@@ -66,7 +69,9 @@ const CALM: Plan = Plan {
     may_share_receives: false,
 };
 
-const ALL: &[&str] = &["ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile"];
+const ALL: &[&str] = &[
+    "ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile", "clocked", "careless",
+];
 
 const UNFENCED_FAILS: &[Known] = &[Known {
     personality: None,
@@ -124,11 +129,12 @@ pub(super) const CONNECTIONS: Scenario = scenario(
 
 pub(super) const PARTITIONS: Scenario = scenario(
     "partitions",
-    "links are cut, machines freeze, die and come back as new incarnations",
+    "links are cut, machines freeze, or their software stops, or they die and come back as others",
     |options| {
         let plan = Plan {
             cut: 30,
             freeze: 20,
+            stop: 20,
             kill: 10,
             port: 10,
             ..CALM
@@ -196,12 +202,13 @@ pub(super) const POSTS: Scenario = scenario(
 const SCRIBBLES: Plan = Plan {
     rules: losses,
     cut: 30,
+    port: 10,
     late_writes: true,
     ..CALM
 };
 
 pub(super) const SCRIBBLER: Scenario = Scenario {
-    personalities: &["hostile"],
+    personalities: &["hostile", "clocked"],
     ..scenario(
         "scribbler",
         "a NIC that goes on writing into buffers that it has given back",
@@ -227,6 +234,7 @@ pub const UNFENCED: Scenario = Scenario {
 
 const DEATHS: Plan = Plan {
     kill: 80,
+    stop: 5,
     mortal: 1,
     detection: None,
     ..CALM
@@ -236,7 +244,7 @@ pub(super) const SILENCE: Scenario = Scenario {
     steps: 1200,
     ..scenario(
         "silence",
-        "a machine dies and comes back again and again, and nobody tells its peers",
+        "a machine dies and comes back again and again, and nobody tells its peers; software stops",
         |options| world::run(&SILENCE, DEATHS, options),
     )
 };
@@ -269,6 +277,7 @@ pub(super) const MIXED: Scenario = Scenario {
                 one_way: 5,
                 blackhole: 3,
                 freeze: 8,
+                stop: 8,
                 kill: 8,
                 remove: 3,
                 port: 5,
@@ -363,16 +372,21 @@ fn completions(random: &mut Random) -> Vec<Rule> {
 }
 
 fn events(random: &mut Random) -> Vec<Rule> {
-    let of = [Events::All, Events::Asynchronous, Events::Connection][random.below(3) as usize];
-    let mut rule = |effect| {
-        let frequency = Frequency::one_in(2 + random.below(4) as u32);
-        Rule::new(frequency, Effect::Event { of, effect })
-    };
-    vec![
-        rule(EventEffect::Lose),
-        rule(EventEffect::Delay(up_to(Duration::from_secs(1)))),
-        rule(EventEffect::Repeat(3)),
-    ]
+    let ends = [Events::All, Events::Asynchronous, Events::Connection][random.below(3) as usize];
+    let begins = [Events::Requested, Events::Established][random.below(2) as usize];
+    let mut rules = Vec::new();
+    // Without those of a beginning there is no connection at all.
+    for (of, least) in [(ends, 2), (begins, 10)] {
+        for effect in [
+            EventEffect::Lose,
+            EventEffect::Delay(up_to(Duration::from_secs(1))),
+            EventEffect::Repeat(3),
+        ] {
+            let frequency = Frequency::one_in(least + random.below(4) as u32);
+            rules.push(Rule::new(frequency, Effect::Event { of, effect }));
+        }
+    }
+    rules
 }
 
 fn posts(random: &mut Random) -> Vec<Rule> {

@@ -29,9 +29,9 @@ pub(super) struct Machine {
     lives: u64,
     /// None while it is dead.
     pub(super) node: Option<Node>,
-    /// Since when it stands still.
-    pub(super) frozen: Option<Time>,
-    /// When it thaws, or is started again.
+    /// Since when its software stands still, with its NIC or without.
+    pub(super) still: Option<Time>,
+    /// When it goes on, or is started again.
     pub(super) due: Option<Time>,
     /// Its NIC was taken away.
     pub(super) removed: bool,
@@ -83,7 +83,7 @@ impl Machine {
             name: names[number % names.len()].to_owned(),
             lives: 0,
             node: None,
-            frozen: None,
+            still: None,
             due: None,
             removed: false,
             port_due: None,
@@ -92,7 +92,7 @@ impl Machine {
 
     /// Its software runs.
     pub(super) const fn runs(&self) -> bool {
-        self.node.is_some() && self.frozen.is_none()
+        self.node.is_some() && self.still.is_none()
     }
 }
 
@@ -213,7 +213,7 @@ impl World {
         Ok((progressed, deadline))
     }
 
-    /// Thaws and starts what is due.
+    /// Wakes and starts what is due.
     fn wake(&mut self) -> Result<(), Violation> {
         let now = self.stage.now();
         for number in 0..self.machines.len() {
@@ -231,14 +231,14 @@ impl World {
     /// Ends what was done to a machine.
     pub(super) fn wake_machine(&mut self, number: usize) -> Result<(), Broken> {
         self.machines[number].due = None;
-        if let Some(since) = self.machines[number].frozen.take() {
+        if let Some(since) = self.machines[number].still.take() {
             if let Some(node) = &self.machines[number].node {
                 let stood = self.stage.now().since(since);
                 self.model.forgive(node.life, stood);
             }
             let name = self.machines[number].name.clone();
             self.stage.network.unfreeze(&name);
-            self.stage.note(|| format!("{name} thaws"));
+            self.stage.note(|| format!("{name} goes on"));
         }
         if self.machines[number].removed {
             self.retire(number)?;

@@ -27,6 +27,9 @@ impl World {
         if let Some((machine, _)) = self.happens(plan.freeze) {
             self.freeze(machine);
         }
+        if let Some((machine, _)) = self.happens(plan.stop) {
+            self.stop(machine);
+        }
         if let Some((machine, _)) = self.happens(plan.kill) {
             self.kill(machine);
         }
@@ -63,11 +66,30 @@ impl World {
         let time = self.fault_time();
         let act = Act::Freeze(number);
         if self.stage.act(act) && self.machines[number].due.is_none() {
-            let machine = &mut self.machines[number];
-            machine.frozen = Some(self.stage.now());
-            machine.due = Some(self.stage.network.now() + time);
-            self.stage.network.freeze(&machine.name);
+            self.stand_still(number, time);
+            self.stage.network.freeze(&self.machines[number].name);
         }
+    }
+
+    /// As SIGSTOP does, where the NIC is hardware.
+    fn stop(&mut self, number: usize) {
+        // Also for longer than its peers believe in it.
+        let longer = self.chaos.below(4) == 0;
+        let time = match (longer, self.fault_time()) {
+            (true, time) => self.plan.liveness.min(Duration::from_secs(20)) + time,
+            (false, time) => time,
+        };
+        let act = Act::Stop(number);
+        if self.stage.act(act) && self.machines[number].due.is_none() {
+            self.stand_still(number, time);
+        }
+    }
+
+    fn stand_still(&mut self, number: usize, time: Duration) {
+        let now = self.stage.now();
+        let machine = &mut self.machines[number];
+        machine.still = Some(now);
+        machine.due = Some(now + time);
     }
 
     fn kill(&mut self, number: usize) {

@@ -15,7 +15,9 @@ pub(super) const TRAFFIC: Scenario = Scenario {
     name: "traffic",
     what: "SEND, WRITE, READ and atomics at up to 30 % loss, doubling and reordering: once, in order",
     steps: 400,
-    personalities: &["ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile"],
+    personalities: &[
+        "ideal", "mlx5", "rxe", "iwarp", "ehca", "hostile", "clocked",
+    ],
     known: NONE_KNOWN,
     run: |options| world::run(&TRAFFIC, rules, options),
 };

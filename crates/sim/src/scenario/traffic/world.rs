@@ -58,7 +58,7 @@ pub(super) fn run(
         stage.add(rule);
     }
     let mut world = World {
-        lossy: stage.personality.loses_sends.is_some(),
+        lossy: stage.personality.careless.is_some(),
         stage,
         sides: [left, right],
         pairs: Vec::new(),

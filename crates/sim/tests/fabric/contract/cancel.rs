@@ -85,7 +85,7 @@ pub(crate) fn given_up<N: Net>(mut world: World<N>, steps: u32, watch: &Watch) {
 fn l_26_v_36_given_up_at_every_step() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         for steps in 0..30 {

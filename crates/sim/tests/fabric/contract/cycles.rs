@@ -34,7 +34,7 @@ fn cycles<N: Net>(mut world: World<N>, cycles: u64) {
 fn v_24_ten_thousand_cycles_of_connections_leave_nothing() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         // The full number on one of them; the others differ in how they end, not in how much.

@@ -135,6 +135,7 @@ fn v_30_neither_the_event_nor_the_marker() {
         Personality::EHCA,
         Personality::IWARP,
         Personality::HOSTILE,
+        Personality::CLOCKED,
         Personality::IDEAL,
     ] {
         let mut world = World::new(Plan::both(personality));
@@ -223,7 +224,7 @@ pub(crate) fn stands_still<N: Net>(mut world: World<N>, name: &str, expected: Re
 fn v_26_a_peer_that_stands_still() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         let world = World::new(Plan::both(personality));
@@ -275,7 +276,7 @@ fn suspicions<N: Net>(world: &mut World<N>) -> Vec<(ConnectionId, bool)> {
 fn f_16_a_peer_that_stands_still_is_suspected_and_heard_again() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         comes_back(World::new(Plan::both(personality)), personality.name);

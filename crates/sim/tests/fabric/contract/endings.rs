@@ -110,7 +110,7 @@ fn at_step(personality: Personality, failure: Failure, steps: u32) -> bool {
 fn f_06_one_outcome_whatever_fails_at_whatever_step() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         for failure in FAILURES {
@@ -195,7 +195,7 @@ fn l_45_destroyed_after_the_drain_and_nothing_starts_in_between() {
 fn f_15_a_connection_in_error_is_not_chosen() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         let mut plan = Plan::both(personality);
@@ -267,7 +267,7 @@ fn run_both(world: &mut World<SimNetwork>, third: &mut Side) {
 fn l_33_a_peer_that_returns_has_closed_its_old_connections() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         let mut world = World::new(Plan {

@@ -116,7 +116,7 @@ fn plans() -> Vec<Plan> {
     let mut plans = Vec::new();
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         for shared_receives in [None, Some(60)] {
@@ -232,7 +232,7 @@ fn under_way(personality: Personality) -> (World<SimNetwork>, ConnectionId) {
     let mut world = World::new(Plan {
         network: quiet(),
         ..Plan::both(Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         })
     });

@@ -3,7 +3,7 @@
 use crate::rig::{MILLISECOND, Piece, Plan, SECOND, World, config, quiet};
 use legato_base::Duration;
 use legato_fabric::{FabricConfig, FabricEvent, OperationId, Proof, Quarantine, Refused};
-use legato_sim::provider::{LateWrites, Personality, SimNetwork};
+use legato_sim::provider::{Personality, SimNetwork};
 use legato_verbs::{AccessFlags, Provider, VerbsError};
 
 const EIO: VerbsError = VerbsError::System {
@@ -97,7 +97,7 @@ fn stuck(personality: Personality) -> (World<SimNetwork>, OperationId) {
     let mut world = World::new(Plan {
         network: quiet(),
         ..Plan::both(Personality {
-            loses_sends: None,
+            careless: None,
             late_writes: None,
             ..personality
         })
@@ -170,7 +170,7 @@ fn l_33_a_region_of_its_own_is_ended_instead() {
             late_write_bound: Duration::from_millis(50),
             ..config()
         },
-        ..Plan::both(writes_late(false))
+        ..Plan::both(Personality::CLOCKED)
     });
     let (here, _) = world.connect();
     world.network.kill("right");
@@ -256,17 +256,8 @@ fn l_36_regions_that_are_not_taken_back_are_quarantined() {
     }
 }
 
-/// For 50 ms a device goes on writing into what it has given back in error.
-fn writes_late(stops_with_link: bool) -> Personality {
-    Personality {
-        late_writes: Some(LateWrites {
-            lasts: Duration::from_millis(50),
-            interval: MILLISECOND,
-            stops_with_link,
-        }),
-        ..Personality::IDEAL
-    }
-}
+/// So long a device goes on writing into what it has given back in error.
+const LATE: Duration = Personality::CLOCKED.late_writes.unwrap().lasts;
 
 /// A read fails under a dead peer. When its buffer is back a canary goes there; is it there later?
 fn canary_lives(late_write_bound: Duration) -> bool {
@@ -276,7 +267,7 @@ fn canary_lives(late_write_bound: Duration) -> bool {
             late_write_bound,
             ..config()
         },
-        ..Plan::both(writes_late(false))
+        ..Plan::both(Personality::CLOCKED)
     });
     let (here, _) = world.connect();
     world.network.kill("right");
@@ -305,19 +296,18 @@ fn canary_lives(late_write_bound: Duration) -> bool {
 fn v_30_a_device_that_writes_late_is_waited_for() {
     // Without the bound the test sees what it is to see.
     assert!(!canary_lives(Duration::ZERO));
-    assert!(canary_lives(Duration::from_millis(50)));
+    assert!(canary_lives(LATE));
 }
 
 /// What waits for late writes to end comes back also after every connection is gone.
 #[test]
 fn f_22_buffers_held_for_late_writes_come_back_after_all_connections() {
-    let bound = Duration::from_millis(50);
     let mut world = World::new(Plan {
         config: FabricConfig {
-            late_write_bound: bound,
+            late_write_bound: LATE,
             ..config()
         },
-        ..Plan::both(writes_late(false))
+        ..Plan::both(Personality::CLOCKED)
     });
     let (here, _) = world.connect();
     world.freeze_right();
@@ -332,7 +322,7 @@ fn f_22_buffers_held_for_late_writes_come_back_after_all_connections() {
     assert_eq!(world.left.disconnected(), [here]);
     assert_eq!(world.left.outcomes().len(), 1);
     assert_eq!(world.left.quiesced(), []);
-    world.run_for(bound + MILLISECOND);
+    world.run_for(LATE + MILLISECOND);
     let quiesced = world.left.quiesced();
     assert_eq!((quiesced.len(), quiesced[0].0), (1, operation));
     world.left.end();

@@ -46,7 +46,7 @@ fn stalled<N: Net>(mut world: World<N>) {
 
 #[test]
 fn f_07_senders_to_a_peer_that_stands_still_are_held_back() {
-    for personality in Personality::ALL {
+    for personality in Personality::ATTENTIVE {
         stalled(World::new(Plan::both(personality)));
     }
     stalled(World::shm(config()));
@@ -87,7 +87,7 @@ fn read_meanwhile<N: Net>(mut world: World<N>, name: &str) {
 /// Wrong over shared memory: one-sided operations waited until the peer had taken the messages before them.
 #[test]
 fn reads_and_writes_do_not_wait_for_calls_to_a_peer_that_stands_still() {
-    for personality in Personality::ALL {
+    for personality in Personality::ATTENTIVE {
         read_meanwhile(World::new(Plan::both(personality)), personality.name);
     }
     read_meanwhile(World::shm(config()), "shm");
@@ -124,7 +124,7 @@ fn never_answers<N: Net>(mut world: World<N>, name: &str) {
 fn f_22_credits_that_nobody_gives_back() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         never_answers(World::new(Plan::both(personality)), personality.name);
@@ -182,7 +182,7 @@ fn rounds<N: Net>(
 fn f_08_many_queue_pairs_complete_at_once_into_one_queue() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         let mut world = World::new(Plan {
@@ -248,7 +248,7 @@ fn v_40_one_bad_connection_of_many_costs_the_others_nothing() {
         one_bad_of_many(World::new(Plan {
             config: crowd(),
             ..Plan::both(Personality {
-                loses_sends: None,
+                careless: None,
                 ..personality
             })
         }));
@@ -268,7 +268,7 @@ fn v_40_one_bad_connection_of_many_that_share_receives() {
         one_bad_of_many(World::new(Plan {
             config,
             ..Plan::both(Personality {
-                loses_sends: None,
+                careless: None,
                 ..personality
             })
         }));

@@ -24,7 +24,7 @@ fn plan(personality: Personality) -> Plan {
     Plan {
         config: granting(),
         ..Plan::both(Personality {
-            loses_sends: None,
+            careless: None,
             late_writes: None,
             ..personality
         })

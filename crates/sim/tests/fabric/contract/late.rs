@@ -26,7 +26,7 @@ fn l_19_a_reply_before_and_after_its_requests_completion() {
         for sends_late in [false, true] {
             for ends in [false, true] {
                 let mut world = World::new(Plan::both(Personality {
-                    loses_sends: None,
+                    careless: None,
                     ..personality
                 }));
                 let (here, _) = world.connect();
@@ -74,7 +74,7 @@ fn l_19_a_reply_before_and_after_its_requests_completion() {
 fn l_21_completions_of_an_earlier_connection_mean_nothing() {
     for personality in Personality::ALL {
         let mut world = World::new(Plan::both(Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         }));
         let again = CompletionEffect::Stale(Span::exactly(Duration::from_millis(2)));
@@ -117,7 +117,7 @@ fn l_21_completions_of_an_earlier_connection_mean_nothing() {
 fn l_20_a_completion_that_comes_again_is_not_its_successors() {
     for personality in Personality::ALL {
         let mut world = World::new(Plan::both(Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         }));
         let (here, _) = world.connect();
@@ -234,7 +234,7 @@ fn l_23_a_completion_that_is_lost_for_ever() {
 fn l_23_completions_of_messages_that_are_lost_for_ever() {
     for personality in Personality::ALL {
         let mut world = World::new(Plan::both(Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         }));
         let (here, _) = world.connect();
@@ -265,7 +265,7 @@ fn l_34_what_came_back_well_before_the_peers_end_is_well() {
         let mut world = World::new(Plan {
             network: quiet(),
             ..Plan::both(Personality {
-                loses_sends: None,
+                careless: None,
                 ..personality
             })
         });
@@ -323,7 +323,7 @@ fn l_35_messages_of_a_connection_that_is_over_are_dropped() {
 #[test]
 fn l_30_a_key_is_never_issued_again_and_old_writes_reach_nothing_new() {
     use legato_verbs::{AccessFlags, Provider};
-    for personality in Personality::ALL {
+    for personality in Personality::ATTENTIVE {
         let mut world = World::new(Plan::both(personality));
         let (here, there) = world.connect();
         world.left.fill(3, 7);

@@ -4,6 +4,7 @@
 //! The environment variables `LEGATO_CALLS`, `LEGATO_LATE_REPLIES` and `LEGATO_CYCLES` make the long
 //! ones as long as their scenarios say.
 
+mod awaited;
 mod calls;
 mod cancel;
 mod cycles;

@@ -127,7 +127,7 @@ pub(crate) fn is_posted_again<N: Net>(
 
 #[test]
 fn v_38_a_receive_that_is_refused_once_is_posted_again() {
-    for personality in Personality::ALL {
+    for personality in Personality::ATTENTIVE {
         for refusal in [Refusal::NoMemory, Refusal::QueueFull] {
             let world = World::new(Plan::both(personality));
             is_posted_again(world, personality.name, |world| {

@@ -39,6 +39,8 @@ pub(crate) struct Faulty<P = SimProvider> {
     pub(crate) fail_after: Option<u32>,
     /// The queue pair that was made last.
     pub(crate) last_queue_pair: Option<QueuePair>,
+    /// The completion queue that was polled last.
+    pub(crate) last_queue: Option<CompletionQueue>,
     /// The shared receive queue that was posted to last.
     pub(crate) last_shared_queue: Option<SharedReceiveQueue>,
     /// What somebody on the way does.
@@ -116,6 +118,7 @@ impl<P> Faulty<P> {
             asynchronous: 1,
             fail_after: None,
             last_queue_pair: None,
+            last_queue: None,
             last_shared_queue: None,
             path: Path {
                 change_private: None,
@@ -257,6 +260,7 @@ impl<P: Provider> Provider for Faulty<P> {
         max: usize,
         into: &mut Vec<Completion>,
     ) -> Result<usize, VerbsError> {
+        self.last_queue = Some(queue);
         allowed(self.fail_polls)?;
         if self.hold_completions {
             return Ok(0);

@@ -105,17 +105,15 @@ fn descriptors_pulled_back_while_the_engine_runs_are_finalised_twice() {
     assert_eq!(ends_under_a_dead_peer(real), [(1, 1); 3]);
 }
 
-/// For 20 ms the engine goes on writing into what it was made to give back.
-fn engine(stops_with_link: bool) -> Personality {
-    Personality {
-        late_writes: Some(LateWrites {
-            lasts: Duration::from_millis(20),
-            interval: MILLISECOND,
-            stops_with_link,
-        }),
-        ..Personality::IDEAL
-    }
-}
+/// The engine goes on writing into what it was made to give back, whether or not the link is up.
+const RUNS: Personality = Personality {
+    late_writes: Some(LateWrites {
+        stops_with_link: false,
+        ..HABIT
+    }),
+    ..Personality::CLOCKED
+};
+const HABIT: LateWrites = Personality::CLOCKED.late_writes.unwrap();
 
 /// The peer dies under a read, or the link goes down with it. When the buffer is back something
 /// else is put there: is it still there later?
@@ -142,9 +140,8 @@ fn code_survives_a_dead_peer<S: Stack>(mut stage: Stage<S>, link_fails: bool) ->
 }
 
 fn bounded(nic: &mut dyn Provider) -> Real {
-    let late_write_bound = Duration::from_millis(20);
     let config = FabricConfig {
-        late_write_bound,
+        late_write_bound: HABIT.lasts,
         ..limits()
     };
     Real::limited(nic, config)
@@ -158,8 +155,7 @@ fn a_peer_failure_is_not_a_link_failure() {
         pulls_descriptors_back: true,
         ..Habits::default()
     };
-    let runs = engine(false);
-    let stops = engine(true);
+    let (runs, stops) = (RUNS, Personality::CLOCKED);
     let naive = |engine| Stage::on(engine, found_quickly(), Naive::with(habits));
     // With the link down the engine is not clocked.
     assert!(code_survives_a_dead_peer(naive(stops), true));

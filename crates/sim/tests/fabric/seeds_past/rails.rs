@@ -76,7 +76,7 @@ fn real(incarnation: u64) -> impl FnMut(&mut dyn legato_verbs::Provider) -> Real
 fn a_write_that_comes_after_it_was_sent_again() {
     for personality in Personality::ALL {
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         let name = personality.name;

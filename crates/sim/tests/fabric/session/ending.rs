@@ -266,7 +266,7 @@ fn a_full_queue_gives_the_body_back() {
 /// do not notice.
 #[test]
 fn one_sick_session_of_many_disturbs_no_other() {
-    for personality in Personality::ALL {
+    for personality in Personality::ATTENTIVE {
         let names = ["caller", "sick", "a", "b", "c", "d", "e", "f", "g"];
         let mut world = World::star(7, personality, &names);
         world.run_until_up();

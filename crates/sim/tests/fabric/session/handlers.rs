@@ -17,7 +17,7 @@ fn f_19_a_stuck_handler_is_named_and_the_others_meet_their_deadlines() {
     for personality in Personality::ALL {
         // A send whose completion is lost costs its buffer, and four of them the connection.
         let personality = Personality {
-            loses_sends: None,
+            careless: None,
             ..personality
         };
         let mut world = World::star(1, personality, &["caller", "node", "other"]);
