@@ -124,7 +124,14 @@ fn a_broken_invariant_is_reported_and_replayed() {
         .find_map(|line| line.strip_prefix("replay with: legato sim "))
         .unwrap();
     let again: Vec<_> = replay.split(' ').collect();
-    assert!(stdout(&again, 1).contains(invariant), "{replay}");
+    assert!(replay.contains(" --only "), "{replay}");
+    // The report is on the same faults, the same history, and the same command.
+    let (_, report) = text.split_once("faults:\n").unwrap();
+    let (report, _) = report.split_once("replay with: ").unwrap();
+    let replayed = stdout(&again, 1);
+    assert!(replayed.contains(invariant), "{replay}");
+    assert!(replayed.contains(report), "{replayed}");
+    assert!(replayed.trim_end().ends_with(replay), "{replayed}");
     let failure = &json(&again, 1)["failures"][0];
     assert_eq!(failure["invariant"], "a returned buffer is not touched");
     assert!(failure["shrunk"]["decisions"].as_u64() <= failure["full"]["decisions"].as_u64());
@@ -145,6 +152,9 @@ fn wrong_arguments_end_with_2() {
             "ideal",
         ],
         &["--seed", "many"],
+        &["--seed", "1", "--scenario", "mixed", "--only", "everything"],
+        &["--seed", "1", "--scenario", "mixed", "--only", "act.1,"],
+        &["--seed", "1", "--only", "act.1"],
         &[],
     ] {
         let output = finish(arguments, 2);

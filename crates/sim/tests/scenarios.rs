@@ -4,10 +4,11 @@
     reason = "a step that fails is the test's failure"
 )]
 
-use legato_sim::fault::{Act, Action};
+use legato_sim::fault::{Act, Action, DecisionList};
 use legato_sim::scenario::{
     ALL, CREDULOUS, LOST_COMPLETION, Options, Scenario, TOY, UNFENCED, explain, find,
 };
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -147,15 +148,51 @@ fn a_broken_toy_is_caught_and_shrunk() {
     assert!(report.replay.contains("--scenario toy --seed 7 --steps "));
 }
 
-#[test]
-fn the_replay_command_breaks_the_same_invariant() {
-    let report = explain(&TOY, &TOY.options(7), BUDGET).unwrap();
-    let replayed = Options {
-        steps: report.shrunk.steps,
-        ..TOY.options(7)
+/// The options of a command, by what it says alone.
+fn options_of(command: &str) -> (&'static Scenario, Options) {
+    let mut words = command.strip_prefix("legato sim ").unwrap().split(' ');
+    let mut said = BTreeMap::new();
+    while let (Some(option), Some(value)) = (words.next(), words.next()) {
+        said.insert(option, value);
+    }
+    let known = [&TOY, &LOST_COMPLETION, &UNFENCED, &CREDULOUS];
+    let scenario = known.into_iter().find(|it| it.name == said["--scenario"]);
+    let scenario = scenario.unwrap();
+    let personality = said.get("--personality").map(|&name| {
+        let mut names = scenario.personalities.iter();
+        *names.find(|known| **known == name).unwrap()
+    });
+    let only: Option<DecisionList> = said.get("--only").map(|list| list.parse().unwrap());
+    let options = Options {
+        steps: said["--steps"].parse().unwrap(),
+        personality,
+        only: only.map(|list| list.0),
+        lines: true,
+        ..scenario.options(said["--seed"].parse().unwrap())
     };
-    let violation = TOY.run(&replayed).violation.unwrap();
-    assert_eq!(violation.invariant, report.violation.invariant);
+    (scenario, options)
+}
+
+/// Not another history that breaks the same invariant: the shortest that was found, line by line.
+#[test]
+fn the_replay_command_is_the_shortest_history() {
+    for (scenario, seed) in [(&TOY, 7), (&LOST_COMPLETION, 1), (&UNFENCED, 0)] {
+        let found = options(scenario, seed, None);
+        let report = explain(scenario, &found, BUDGET).unwrap();
+        assert!(report.shrunk.decisions < report.full.decisions, "{report}");
+        let (scenario, options) = options_of(&report.replay);
+        let replayed = scenario.run(&options);
+        assert_eq!(replayed.violation.as_ref(), Some(&report.violation));
+        assert_eq!(replayed.decisions, report.decisions, "{report}");
+        assert_eq!(replayed.lines.len(), report.shrunk.lines, "{report}");
+        let told = replayed.lines.iter().map(|line| &line.text);
+        let told: BTreeSet<_> = told.collect();
+        assert!(report.lines.iter().all(|line| told.contains(&line.text)));
+        // And it cannot be made shorter, which the same command would say.
+        let again = explain(scenario, &options, BUDGET).unwrap();
+        assert_eq!(again.replay, report.replay);
+        assert_eq!(again.lines, report.lines);
+    }
 }
 
 /// A model that is not told of a lost completion must notice it, and one is enough.

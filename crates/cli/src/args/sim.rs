@@ -1,6 +1,7 @@
 //! Arguments of `legato sim`.
 
 use clap::Args;
+use legato_sim::fault::DecisionList;
 use legato_sim::provider::Personality;
 use legato_sim::scenario::{self, Scenario};
 
@@ -43,8 +44,12 @@ pub(crate) struct SimArguments {
     /// scenario's].
     #[arg(long, value_name = "N")]
     pub(crate) steps: Option<u64>,
+    /// Of the faults that the seed draws only these, as the end of a report names them: the shortest
+    /// history that fails.
+    #[arg(long, value_name = "LIST", conflicts_with = "seeds")]
+    pub(crate) only: Option<DecisionList>,
     /// Name all scenarios, and run none.
-    #[arg(long, conflicts_with_all = ["seed", "seeds", "scenario", "personality", "steps"])]
+    #[arg(long, conflicts_with_all = ["seed", "seeds", "scenario", "personality", "steps", "only"])]
     pub(crate) list: bool,
     /// As JSON.
     #[arg(long)]
@@ -54,6 +59,13 @@ pub(crate) struct SimArguments {
 impl SimArguments {
     /// What the parser cannot say about one argument alone.
     pub(crate) fn check(&self) -> Result<(), String> {
+        // Its worlds draw what goes wrong as they go.
+        if self.only.is_some() && self.scenario.is_none_or(|it| it.personalities.is_empty()) {
+            let name = self.scenario.map_or("memory", |scenario| scenario.name);
+            return Err(format!(
+                "the scenario {name} has no list of faults; leave --only out"
+            ));
+        }
         let (Some(scenario), Some(personality)) = (self.scenario, self.personality) else {
             return match self.personality {
                 Some(_) => Err(no_personalities("memory")),
@@ -113,5 +125,33 @@ mod tests {
         let scribbler = parse(&[&line[..], &["scribbler", "--personality", "rxe"]].concat());
         assert!(scribbler.check().unwrap_err().contains("hostile"));
         assert!(parse(&["legato", "sim", "--list"]).list);
+    }
+
+    #[test]
+    fn faults_that_are_left_are_a_list() {
+        let with = |rest: &[&str]| {
+            let line = ["legato", "sim", "--seed", "7"];
+            match Arguments::try_parse_from([&line[..], rest].concat()) {
+                Ok(parsed) => match parsed.command {
+                    Command::Sim(arguments) => arguments.check(),
+                    other => panic!("{other:?}"),
+                },
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let list = ["--only", "2.l0-1.5+17,act.7"];
+        let mixed = ["--scenario", "mixed"];
+        assert_eq!(with(&[mixed, list].concat()), Ok(()));
+        assert_eq!(with(&[mixed, ["--only", "none"]].concat()), Ok(()));
+        let refused = with(&[mixed, ["--only", "act.7,act"]].concat()).unwrap_err();
+        assert!(refused.contains("'act' is no decision; "), "{refused}");
+        assert!(with(&[mixed, list, ["--seeds", "2"]].concat()).is_err());
+        for memory in [&list[..], &[&["--scenario", "memory"][..], &list].concat()] {
+            let refused = with(memory).unwrap_err();
+            assert!(
+                refused.contains("memory has no list of faults"),
+                "{refused}"
+            );
+        }
     }
 }

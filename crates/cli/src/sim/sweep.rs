@@ -5,6 +5,7 @@ use super::output::{self, Ran};
 use crate::args::SimArguments;
 use crate::failure::{EXIT_SIGNAL_BASE, Failure};
 use crate::output::tell;
+use legato_sim::fault::DecisionId;
 use legato_sim::scenario::{Options, Scenario, explain};
 use signal_hook::consts::SIGINT;
 use signal_hook::flag::{register, register_conditional_shutdown};
@@ -27,6 +28,7 @@ pub(super) struct Sweep<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) personality: Option<&'static str>,
     pub(super) steps: u64,
+    only: Option<&'a [DecisionId]>,
     pub(super) asked: u64,
     pub(super) ran: Vec<Ran>,
     pub(super) interrupted: bool,
@@ -42,6 +44,7 @@ pub(super) fn run(
         scenario,
         personality: arguments.personality,
         steps: arguments.steps.unwrap_or(scenario.steps),
+        only: arguments.only.as_ref().map(|list| &list.0[..]),
         asked: arguments.seeds,
         ran: Vec::new(),
         interrupted: false,
@@ -92,6 +95,7 @@ impl Sweep<'_> {
         let options = Options {
             steps: self.steps,
             personality: self.personality,
+            only: self.only.map(<[_]>::to_vec),
             ..self.scenario.options(seed)
         };
         let outcome = self.scenario.run(&options);

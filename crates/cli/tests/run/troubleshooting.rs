@@ -146,7 +146,12 @@ fn a_command_line_that_cannot_be_obeyed() {
         (
             "sim --seed 1 --scenario memory --personality rxe",
             2,
-            "the scenario NAME has no",
+            "the scenario NAME has no personalities",
+        ),
+        (
+            "sim --seed 1 --scenario memory --only act.1",
+            2,
+            "the scenario NAME has no list",
         ),
         (
             "sim --seed 1 --scenario scribbler --personality rxe",

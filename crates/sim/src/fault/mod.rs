@@ -8,12 +8,14 @@
 //! one decision, changes what another decides only as far as history itself becomes another.
 
 mod decision;
+mod notation;
 mod record;
 mod rule;
 #[cfg(test)]
 mod tests;
 
 pub use decision::{Act, Action, Decision, DecisionId, Place, RuleId};
+pub use notation::{DecisionList, NoDecision};
 pub use rule::{
     CompletionEffect, Effect, EventEffect, Events, Frequency, PacketEffect, Refusal, Rule, Scope,
     Span,

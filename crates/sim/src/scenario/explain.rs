@@ -36,9 +36,11 @@ pub struct Size {
 
 /// Lines in a report.
 const LINES_MAX: usize = 60;
+/// Bytes of a command: Linux takes 128 KiB in one argument (MAX_ARG_STRLEN).
+const COMMAND_MAX: usize = 64 * 1024;
 
-/// Shrinks a failed run: fewer steps, then fewer faults (delta debugging), within a budget of
-/// `runs`. None if the run does not fail.
+/// Shrinks a failed run: fewer steps and fewer faults (delta debugging), until neither is possible or
+/// a budget of `runs` is used up. None if the run does not fail.
 pub fn explain(scenario: &Scenario, options: &Options, runs: u32) -> Option<Report> {
     let mut shrinker = Shrinker {
         scenario,
@@ -60,12 +62,28 @@ pub fn explain(scenario: &Scenario, options: &Options, runs: u32) -> Option<Repo
         ..options.clone()
     };
     shrinker.fewer_steps(&mut best, first.step);
-    // The command runs the faults of the seed, all of them, so it is taken before they are cut.
-    let replay = scenario.command(&best);
-    shrinker.fewer_faults(&mut best);
+    let whole = best.clone();
+    // With fewer faults it may fail earlier, and then there are fewer faults.
+    loop {
+        let before = best.clone();
+        shrinker.fewer_faults(&mut best);
+        shrinker.fewer_steps(&mut best, before.steps);
+        if best == before {
+            break;
+        }
+    }
     best.lines = true;
     let mut last = scenario.run(&best);
     let violation = last.violation.take()?;
+    if best.only.is_some() {
+        // Those that do nothing are not named.
+        best.only = Some(ids(&last));
+    }
+    let mut replay = scenario.command(&best);
+    if replay.len() > COMMAND_MAX {
+        // With all faults of the seed.
+        replay = scenario.command(&whole);
+    }
     let shrunk = Size::of(best.steps, &last);
     Some(Report {
         scenario: scenario.name,

@@ -18,7 +18,7 @@ pub use list::{ALL, find};
 pub use toy::TOY;
 pub use traffic::LOST_COMPLETION;
 
-use crate::fault::{Decision, DecisionId};
+use crate::fault::{Decision, DecisionId, DecisionList};
 use legato_base::{Duration, Time};
 
 /// A scenario.
@@ -153,6 +153,10 @@ impl Scenario {
         if let Some(personality) = options.personality {
             command.push_str(" --personality ");
             command.push_str(personality);
+        }
+        if let Some(only) = &options.only {
+            let only = DecisionList::new(only.clone());
+            command.push_str(&format!(" --only {only}"));
         }
         command
     }
