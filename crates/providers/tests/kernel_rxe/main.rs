@@ -7,6 +7,7 @@
 
 #[cfg(feature = "ibverbs")]
 mod both_ends;
+mod counters;
 mod damage;
 mod exchange;
 #[path = "../guest_shell/mod.rs"]

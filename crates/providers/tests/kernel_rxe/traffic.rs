@@ -255,10 +255,12 @@ impl Traffic<'_> {
 }
 
 fn run(rig: &mut Rig, wanted: Wanted, seed: u64, steps: u32) {
+    let before = rig.count();
     let peer = rig.connect_peer(wanted);
     mix(rig, peer, wanted, seed, steps);
     rig.end_peer(peer);
     rig.check_packets();
+    rig.check_counted(&before);
 }
 
 fn mix(rig: &mut Rig, peer: Peer, wanted: Wanted, seed: u64, steps: u32) {

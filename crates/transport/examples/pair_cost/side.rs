@@ -132,6 +132,39 @@ impl Host for Memory {
     }
 }
 
+/// The states that a queue pair passes until it sends to another, and what it needs for each.
+pub(crate) fn way_to_send(
+    address: [u8; 16],
+    peer: QueuePairNumber,
+    mtu: PathMtu,
+) -> [(QueuePairState, QueuePairAttributes); 3] {
+    let first = PacketSequenceNumber::new(0);
+    let receive = QueuePairAttributes {
+        address_vector: Some(AddressVector {
+            destination: address,
+        }),
+        path_mtu: Some(mtu),
+        destination: Some(peer),
+        receive_sequence: Some(first),
+        responder_resources: Some(16),
+        rnr_timer: Some(RnrTimer::new(12)),
+        ..QueuePairAttributes::NONE
+    };
+    let send = QueuePairAttributes {
+        timeout: Some(14),
+        retry_count: RetryCount::new(3),
+        rnr_retry: Some(2),
+        send_sequence: Some(first),
+        initiator_depth: Some(16),
+        ..QueuePairAttributes::NONE
+    };
+    [
+        (QueuePairState::Init, QueuePairAttributes::INIT),
+        (QueuePairState::ReadyToReceive, receive),
+        (QueuePairState::ReadyToSend, send),
+    ]
+}
+
 impl Side {
     /// A queue pair that is ready to send to the peer of that number.
     pub(crate) fn connected(number: u32, peer: u32, mtu: PathMtu) -> Self {
@@ -151,35 +184,7 @@ impl Side {
                 completed: 0,
             },
         };
-        let first = PacketSequenceNumber::new(0);
-        let way = [
-            (QueuePairState::Init, QueuePairAttributes::INIT),
-            (
-                QueuePairState::ReadyToReceive,
-                QueuePairAttributes {
-                    address_vector: Some(AddressVector {
-                        destination: [0; 16],
-                    }),
-                    path_mtu: Some(mtu),
-                    destination: Some(QueuePairNumber::new(peer)),
-                    receive_sequence: Some(first),
-                    responder_resources: Some(16),
-                    rnr_timer: Some(RnrTimer::new(12)),
-                    ..QueuePairAttributes::NONE
-                },
-            ),
-            (
-                QueuePairState::ReadyToSend,
-                QueuePairAttributes {
-                    timeout: Some(14),
-                    retry_count: RetryCount::new(3),
-                    rnr_retry: Some(2),
-                    send_sequence: Some(first),
-                    initiator_depth: Some(16),
-                    ..QueuePairAttributes::NONE
-                },
-            ),
-        ];
+        let way = way_to_send([0; 16], QueuePairNumber::new(peer), mtu);
         for (state, attributes) in way {
             let modified = side.queue_pair.modify(state, &attributes, &mut side.memory);
             assert_eq!(modified, Ok(()));

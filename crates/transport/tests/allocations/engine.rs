@@ -1,11 +1,8 @@
 //! Operations of two queue pairs, with the least around them.
 
-#[path = "../../examples/pair_cost/side.rs"]
-mod side;
-
+use crate::side::{Side, entries};
 use legato_base::Time;
 use legato_transport::PathMtu;
-use side::{Side, entries};
 
 /// Allocations of an operation, from its post to its completion, once the queues have grown.
 fn allocations(read: bool, length: u32) -> u64 {

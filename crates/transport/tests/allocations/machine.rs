@@ -1,5 +1,6 @@
 //! A channel adapter, and around it what allocates nothing by itself.
 
+use crate::side::way_to_send;
 use legato_base::{Duration, Time};
 use legato_transport::adapter::{
     Alarm, Alarms, Chance, ChannelAdapter, Configuration, Flow, Policy, RegionNumber, Surroundings,
@@ -7,9 +8,8 @@ use legato_transport::adapter::{
 use legato_transport::cm::{CaGuid, Gid, LocalPort, Parameters};
 use legato_transport::rc::{self, Backoff, Recovery};
 use legato_verbs::{
-    AccessFlags, AddressVector, Completion, CompletionQueue, LocalKey, MemoryRegion,
-    PacketSequenceNumber, PathMtu, QueuePair, QueuePairAttributes, QueuePairCapabilities,
-    QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RetryCount, RnrTimer,
+    AccessFlags, Completion, CompletionQueue, LocalKey, MemoryRegion, PathMtu, QueuePair,
+    QueuePairCapabilities, QueuePairInit, QueuePairNumber, ReceiveRequest, RetryCount, RnrTimer,
     SendRequest, VerbsError,
 };
 use std::collections::VecDeque;
@@ -165,41 +165,8 @@ impl Machine {
 
     /// Ready to send to a queue pair of the machine `peer`.
     pub(crate) fn connect(&mut self, peer: u8, destination: QueuePairNumber) {
-        let first = PacketSequenceNumber::new(0);
-        let way = [
-            (
-                QueuePairState::Init,
-                QueuePairAttributes {
-                    access_flags: Some(ALL_ACCESS),
-                    ..QueuePairAttributes::INIT
-                },
-            ),
-            (
-                QueuePairState::ReadyToReceive,
-                QueuePairAttributes {
-                    address_vector: Some(AddressVector {
-                        destination: gid(peer).0,
-                    }),
-                    path_mtu: Some(PathMtu::Bytes256),
-                    destination: Some(destination),
-                    receive_sequence: Some(first),
-                    responder_resources: Some(16),
-                    rnr_timer: Some(RnrTimer::new(12)),
-                    ..QueuePairAttributes::NONE
-                },
-            ),
-            (
-                QueuePairState::ReadyToSend,
-                QueuePairAttributes {
-                    timeout: Some(14),
-                    retry_count: RetryCount::new(3),
-                    rnr_retry: Some(2),
-                    send_sequence: Some(first),
-                    initiator_depth: Some(16),
-                    ..QueuePairAttributes::NONE
-                },
-            ),
-        ];
+        let mut way = way_to_send(gid(peer).0, destination, PathMtu::Bytes256);
+        way[0].1.access_flags = Some(ALL_ACCESS);
         for (state, attributes) in way {
             let Self {
                 adapter, around, ..

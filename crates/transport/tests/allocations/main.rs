@@ -7,3 +7,5 @@
 mod adapter;
 mod engine;
 mod machine;
+#[path = "../../examples/pair_cost/side.rs"]
+mod side;

@@ -17,6 +17,7 @@ mod flow;
 mod grants;
 mod hostile;
 mod late;
+mod queues;
 mod refusals;
 mod shared;
 

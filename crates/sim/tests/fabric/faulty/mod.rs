@@ -27,6 +27,8 @@ pub(crate) struct Faulty<P = SimProvider> {
     pub(crate) refuse_deregistrations: Option<VerbsError>,
     /// Listeners are not closed.
     pub(crate) refuse_closes: Option<VerbsError>,
+    /// How deep its completion queues are.
+    pub(crate) queue_depth: QueueDepth,
     /// Polls of completion queues fail.
     pub(crate) fail_polls: Option<VerbsError>,
     /// The next receive is refused with this, and no other.
@@ -45,6 +47,17 @@ pub(crate) struct Faulty<P = SimProvider> {
     pub(crate) last_shared_queue: Option<SharedReceiveQueue>,
     /// What somebody on the way does.
     pub(crate) path: Path,
+}
+
+/// Entries of a completion queue that is created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum QueueDepth {
+    #[default]
+    Asked,
+    /// So many, and the ledger of the NIC knows it.
+    Short(u32),
+    /// So many, and the ledger lets everything be attached.
+    Overcommitted(u32),
 }
 
 /// What somebody on the way does to a NIC's connections, and what he has seen.
@@ -112,6 +125,7 @@ impl<P> Faulty<P> {
             refuse_destroys: None,
             refuse_deregistrations: None,
             refuse_closes: None,
+            queue_depth: QueueDepth::Asked,
             fail_polls: None,
             refuse_receive_once: None,
             inject: VecDeque::new(),
@@ -251,7 +265,13 @@ impl<P: Provider> Provider for Faulty<P> {
 
     fn create_completion_queue(&mut self, entries: u32) -> Result<CompletionQueue, VerbsError> {
         self.memory()?;
-        self.nic.create_completion_queue(entries)
+        match self.queue_depth {
+            QueueDepth::Asked => self.nic.create_completion_queue(entries),
+            QueueDepth::Short(entries) => self.nic.create_completion_queue(entries),
+            QueueDepth::Overcommitted(entries) => {
+                self.nic.create_overcommitted_completion_queue(entries)
+            }
+        }
     }
 
     fn poll_completion_queue(

@@ -49,7 +49,10 @@ pub(crate) struct Side<P = SimProvider> {
 
 impl<P: Provider> Side<P> {
     pub(crate) fn new(nic: P, config: FabricConfig) -> Self {
-        let mut nic = Faulty::new(nic);
+        Self::on(Faulty::new(nic), config)
+    }
+
+    pub(crate) fn on(mut nic: Faulty<P>, config: FabricConfig) -> Self {
         let fabric = Fabric::new(&mut nic, config).unwrap();
         let access = AccessFlags::from_bits(7);
         let region = nic

@@ -4,6 +4,7 @@ use super::device::DeviceNet;
 use super::net::{Net, RoceNet, ShmNet, sim_address};
 use super::side::{Piece, Side};
 use super::{GUEST, SECOND, config};
+use crate::faulty::{Faulty, QueueDepth};
 use legato_base::{Duration, Time};
 use legato_fabric::{CallId, ConnectionId, FabricConfig, FabricEvent, OperationId, Refused};
 use legato_providers::{IbverbsProvider, RoceProvider, ShmProvider};
@@ -20,6 +21,8 @@ pub(crate) struct Plan {
     pub(crate) right: Personality,
     pub(crate) network: SimNetworkConfig,
     pub(crate) config: FabricConfig,
+    /// The completion queues of the left side.
+    pub(crate) queue_depth: QueueDepth,
 }
 
 impl Default for Plan {
@@ -30,6 +33,7 @@ impl Default for Plan {
             right: Personality::IDEAL,
             network: SimNetworkConfig::default(),
             config: config(),
+            queue_depth: QueueDepth::Asked,
         }
     }
 }
@@ -74,8 +78,10 @@ impl World<SimNetwork> {
         let network = SimNetwork::new(plan.seed, plan.network);
         let left = network.provider_with("left", plan.left);
         let right = network.provider_with("right", plan.right);
+        let mut left = Faulty::new(left);
+        left.queue_depth = plan.queue_depth;
         let mut world = Self {
-            left: Side::new(left, life(plan.config, 1)),
+            left: Side::on(left, life(plan.config, 1)),
             right: Side::new(right, life(plan.config, 2)),
             network,
             address: sim_address(),

@@ -208,17 +208,15 @@ impl Responder {
     fn duplicate(&mut self, now: Time, packet: &Packet<'_>) {
         let sequence = packet.base.sequence;
         let place = self.expected.earlier(sequence);
-        match packet.body {
-            Body::ReadRequest(request) => {
-                if let Some(place) = place {
-                    self.replies.repeat_read(place, request, self.path.mtu);
-                }
+        match (packet.body, place) {
+            (Body::ReadRequest(request), Some(place)) => {
+                self.replies.repeat_read(place, request, self.path.mtu);
             }
-            Body::CompareSwap(_) | Body::FetchAdd(_) => {
-                if let Some(place) = place {
-                    self.replies.repeat_atomic(place);
-                }
+            (Body::CompareSwap(_) | Body::FetchAdd(_), Some(place)) => {
+                self.replies.repeat_atomic(place);
             }
+            // It was never sent.
+            (Body::ReadRequest(_) | Body::CompareSwap(_) | Body::FetchAdd(_), None) => {}
             // A refusal that waits says the same and more.
             _ if matches!(self.answer, Answer::Refuse { .. }) => {}
             _ => self.answer = Answer::Acknowledge { by: now },
