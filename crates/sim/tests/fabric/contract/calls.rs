@@ -1,7 +1,6 @@
 //! Calls and replies: each call has one reply, its own.
 
-use super::times;
-use crate::rig::{Net, Plan, SECOND, World, answer, config};
+use crate::rig::{Net, Plan, SECOND, World, answer, config, times};
 use legato_base::{Duration, Random};
 use legato_fabric::{CallId, Cause, ConnectionId, FabricConfig, Refused, RequestId};
 use legato_sim::provider::{Personality, SimNetworkConfig};

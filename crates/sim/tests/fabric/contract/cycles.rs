@@ -1,7 +1,6 @@
 //! Connections that come and go.
 
-use super::times;
-use crate::rig::{MILLISECOND, Net, Plan, World, config, cycle};
+use crate::rig::{MILLISECOND, Net, Plan, World, config, cycle, times};
 use legato_base::Duration;
 use legato_sim::provider::Personality;
 use legato_verbs::{Provider, ResourceCounts};

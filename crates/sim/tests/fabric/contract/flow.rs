@@ -1,6 +1,6 @@
 //! Queues that are never too full, and peers that do not keep up.
 
-use crate::rig::{CREDITS, MILLISECOND, Net, Plan, RawPeer, SECOND, World, answer, config};
+use crate::rig::{CREDITS, MILLISECOND, Net, Plan, RawPeer, SECOND, World, answer, config, times};
 use legato_base::{Duration, Time};
 use legato_fabric::{Cause, ConnectionId, FabricConfig, Refused, ResetCause};
 use legato_sim::provider::{Personality, SimNetworkConfig};
@@ -190,7 +190,12 @@ fn f_08_many_queue_pairs_complete_at_once_into_one_queue() {
             ..Plan::both(personality)
         });
         let connections: Vec<_> = (0..64).map(|_| world.connect().0).collect();
-        rounds(&mut world, &connections, 8, |_, _| {});
+        rounds(
+            &mut world,
+            &connections,
+            times("LEGATO_ROUNDS", 8) as u32,
+            |_, _| {},
+        );
         for side in [&world.left, &world.right] {
             let counters = side.fabric.counters();
             assert_eq!(counters.posts_refused, 0, "{}", personality.name);

@@ -1,8 +1,8 @@
 //! What the fabric promises, on every kind of simulated NIC and where it matters on shared memory, over
 //! RoCE and on an RDMA device, which is in a guest (`device/`). Tests are named by the scenario that they are of.
 //!
-//! The environment variables `LEGATO_CALLS`, `LEGATO_LATE_REPLIES` and `LEGATO_CYCLES` make the long
-//! ones as long as their scenarios say.
+//! The environment variables `LEGATO_CALLS`, `LEGATO_LATE_REPLIES`, `LEGATO_ROUNDS` and `LEGATO_CYCLES` make the long
+//! ones as long as their scenarios say, and `LEGATO_RIG_SEED` is another seed for all of them: `scripts/contract`.
 
 mod awaited;
 mod calls;
@@ -20,9 +20,3 @@ mod late;
 mod queues;
 mod refusals;
 mod shared;
-
-/// How often, unless the environment says otherwise.
-pub(crate) fn times(variable: &str, otherwise: u64) -> u64 {
-    let said = std::env::var(variable).ok();
-    said.map_or(otherwise, |text| text.parse().unwrap())
-}

@@ -32,9 +32,14 @@ fn v_16_a_queue_that_is_overrun_is_replaced() {
         let mut disconnected = world.left.disconnected();
         disconnected.sort_unstable();
         assert_eq!(disconnected, connections, "{name}");
-        let cause = Some(ResetCause::CompletionQueueOverrun);
         for connection in connections {
-            assert_eq!(world.left.fabric.reset_cause(connection), cause, "{name}");
+            let cause = world.left.fabric.reset_cause(connection).unwrap();
+            // Of which the queue pair may tell first, where events get lost.
+            let told = cause == ResetCause::QueuePairFatal && personality.careless.is_some();
+            assert!(
+                told || cause == ResetCause::CompletionQueueOverrun,
+                "{name}: {cause:?}"
+            );
         }
         let mut outcomes = world.left.outcomes();
         outcomes.sort_unstable_by_key(|(operation, _)| *operation);

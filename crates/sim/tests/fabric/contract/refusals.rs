@@ -52,7 +52,7 @@ fn f_09_l_25_a_refused_send_is_told_at_once() {
 /// A reply that cannot be posted waits, and is sent when it can be.
 #[test]
 fn f_09_a_refused_reply_is_sent_later() {
-    for personality in Personality::ALL {
+    for personality in Personality::ATTENTIVE {
         let mut world = World::new(Plan::both(personality));
         let (here, _) = world.connect();
         let call = world.call(here, b"?", SECOND);

@@ -16,7 +16,8 @@ pub(crate) use side::{PIECE, Piece, Side};
 pub(crate) use world::{Plan, World, life};
 
 use legato_base::Duration;
-use legato_fabric::FabricConfig;
+use legato_fabric::{Cause, FabricConfig, ResetCause};
+use legato_verbs::CompletionStatus;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
@@ -34,6 +35,19 @@ pub(crate) fn config() -> FabricConfig {
     }
 }
 
+/// An access that the peer has refused may end by the answer or by the end of the connection, which
+/// overtake each other on the way.
+pub(crate) fn is_refusal(cause: Cause) -> bool {
+    let access = Cause::Completion(CompletionStatus::RemoteAccess);
+    [access, Cause::Reset(ResetCause::PeerDisconnected)].contains(&cause)
+}
+
 pub(crate) fn answer(body: &[u8]) -> Vec<u8> {
     body.iter().rev().map(|byte| byte ^ 0x5A).collect()
+}
+
+/// A number, unless the environment says another.
+pub(crate) fn times(variable: &str, otherwise: u64) -> u64 {
+    let said = std::env::var(variable).ok();
+    said.map_or(otherwise, |text| text.parse().unwrap())
 }

@@ -3,7 +3,7 @@
 use super::device::DeviceNet;
 use super::net::{Net, RoceNet, ShmNet, sim_address};
 use super::side::{Piece, Side};
-use super::{GUEST, SECOND, config};
+use super::{GUEST, SECOND, config, times};
 use crate::faulty::{Faulty, QueueDepth};
 use legato_base::{Duration, Time};
 use legato_fabric::{CallId, ConnectionId, FabricConfig, FabricEvent, OperationId, Refused};
@@ -28,7 +28,7 @@ pub(crate) struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
-            seed: 1,
+            seed: times("LEGATO_RIG_SEED", 1),
             left: Personality::IDEAL,
             right: Personality::IDEAL,
             network: SimNetworkConfig::default(),
