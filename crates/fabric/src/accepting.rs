@@ -48,10 +48,13 @@ impl<B: Buffer> Fabric<B> {
         if self.shared.prover.is_some() {
             return self.accept_unproved(provider, request, private_data);
         }
+        // P-77: nobody with a secret is talked to by one without.
         if Asking::parse(private_data).is_some() {
             return Err(Some(Refusal::NotExpected));
         }
+        // P-1: whoever has no Hello of this version is sent away.
         let (peer, private_data) = Hello::parse(private_data).map_err(|_| None)?;
+        // P-96: what the peer calls over may still write here.
         if !self.note_closed(provider, &peer, false) {
             return Err(None);
         }
@@ -67,7 +70,7 @@ impl<B: Buffer> Fabric<B> {
     }
 
     /// The peer may be a recording of someone who knows the secret. It gets a queue pair for a short
-    /// time, and half of all places are kept for those who have proved more.
+    /// time, and half of all places are kept for those who have proved more (P-79).
     fn accept_unproved(
         &mut self,
         provider: &mut dyn Provider,
@@ -82,6 +85,7 @@ impl<B: Buffer> Fabric<B> {
         if unproved >= unproved_max {
             return Err(Some(Refusal::Busy));
         }
+        // P-77: refused before there is a queue pair.
         let (handshake, answer) = prover.answer(private_data).map_err(Some)?;
         let deadline = self.shared.now + self.shared.timeouts.proof;
         let mut connection = self.open_accepted(provider, 0, deadline)?;
@@ -95,6 +99,7 @@ impl<B: Buffer> Fabric<B> {
         epoch: u64,
         deadline: Time,
     ) -> Result<Connection<B>, Option<Refusal>> {
+        // P-60: nothing new is started.
         if self.shared.is_quarantine_full() {
             return Err(None);
         }

@@ -73,6 +73,7 @@ impl<B: Buffer> Connection<B> {
     ) -> Result<Self, VerbsError> {
         let credits = shared.grant(provider)?;
         let layout = Layout::new(credits, shared.pool.is_some());
+        // P-81: out of reach for every other peer's queue pair.
         let own_domain = match state {
             State::Accepting { .. } if shared.config.separate_peers => {
                 Some(provider.create_protection_domain()?)
@@ -243,6 +244,7 @@ impl<B: Buffer> Connection<B> {
     pub(crate) fn expire(&mut self, shared: &mut Shared<B>, provider: &mut dyn Provider) -> bool {
         let calls = self.expire_calls(shared);
         let operations = self.expire_operations(shared);
+        // P-15: nothing else calls a posted request back.
         if operations {
             self.reset(shared, provider, ResetCause::OperationExpired);
         }
@@ -261,7 +263,7 @@ impl<B: Buffer> Connection<B> {
         progressed | self.settle(shared)
     }
 
-    /// A completion or a reply was lost, and with it what it would have given back.
+    /// A completion or a reply was lost, and with it what it would have given back (P-51).
     fn starved(&mut self, shared: &Shared<B>) -> Option<ResetCause> {
         let (now, timeouts) = (shared.now, shared.timeouts);
         let requests = self.request_sends.iter_mut().map(|(_, send)| send.posted);

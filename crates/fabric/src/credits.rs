@@ -31,13 +31,13 @@ pub(crate) const PROBES: u32 = 2;
 /// In each queue of a queue pair.
 const MARKERS: u32 = 1;
 
-/// Messages that can be on their way to a connection with so many credits.
+/// Messages that can be on their way to a connection with so many credits (P-5).
 const fn messages(credits: u32) -> u32 {
     2 * credits + PROBES
 }
 
 /// Of shared receives, those of a connection: one for each message, and one that its queue pair may
-/// keep when it ends.
+/// keep when it ends (P-91).
 pub(crate) const fn share_of(credits: u32) -> u32 {
     messages(credits) + 1
 }

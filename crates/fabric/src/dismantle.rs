@@ -24,6 +24,7 @@ impl<B: Buffer> Fabric<B> {
         provider: &mut dyn Provider,
     ) -> Result<VecDeque<FabricEvent<B>>, (VerbsError, Self)> {
         let ended = self.disconnect_all(provider).and_then(|()| {
+            // P-74: something may still touch its memory.
             if !self.shared.fence.is_empty() {
                 return Err(VerbsError::Busy("memory in quarantine"));
             }
@@ -39,7 +40,7 @@ impl<B: Buffer> Fabric<B> {
 
 impl<B> Drop for Fabric<B> {
     /// Operations under way go on without their fabric. Their buffers are left to them: nobody will
-    /// say when they are quiet, so they are never dropped, as if they were free.
+    /// say when they are quiet, so they are never dropped, as if they were free (P-73).
     fn drop(&mut self) {
         let slots = self.slots.iter_mut();
         for connection in slots.filter_map(|slot| slot.connection.as_deref_mut()) {

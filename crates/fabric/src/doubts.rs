@@ -30,7 +30,7 @@ impl Doubts {
         self.fresh + self.settling
     }
 
-    /// A queue pair with this share is gone.
+    /// A queue pair with this share is gone, and counts as having kept so many (P-93).
     pub(crate) const fn note(&mut self, kept: Kept, share: u32) {
         self.fresh += match kept {
             Kept::Nothing => 0,

@@ -140,7 +140,7 @@ impl<B: Buffer> Fabric<B> {
     /// number `epoch` and which is over? A write whose outcome is not known is sent again on a connection
     /// of which this is true, and on no other: elsewhere the first one may still arrive, after the
     /// second and whatever followed it. It is true of the connections made after everything older than
-    /// them has ended here: their peer has ended its sides before it accepted. Without an
+    /// them has ended here: their peer has ended its sides before it accepted (P-96). Without an
     /// [`FabricConfig::incarnation`] it is true of none.
     pub fn is_after(&self, connection: ConnectionId, epoch: u64) -> bool {
         let slot = self.index_of(connection).map(|index| &self.slots[index]);
@@ -191,6 +191,7 @@ impl<B: Buffer> Fabric<B> {
         if private_data.len() > PRIVATE_DATA_USER_MAX {
             return Err(ConnectError::PrivateDataTooLong);
         }
+        // P-60: nothing new is started.
         if self.shared.is_quarantine_full() {
             return Err(ConnectError::QuarantineFull);
         }

@@ -153,7 +153,7 @@ pub(crate) const fn is_gone(ended: Result<(), VerbsError>) -> bool {
 
 impl<B: Buffer> Shared<B> {
     /// The device has given an operation back, or cannot touch it any more: says the outcome if it was
-    /// not said, and returns the buffer when nothing can touch it any more.
+    /// not said, and returns the buffer when nothing can touch it any more (P-14).
     pub(crate) fn end_operation(
         &mut self,
         provider: &mut dyn Provider,
@@ -176,7 +176,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Returns a buffer when so much time has passed.
+    /// Returns a buffer when so much time has passed (P-57).
     fn hold(&mut self, token: Token, buffer: B, proof: Proof, bound: Duration) {
         if bound == Duration::ZERO {
             self.quiesce(token, buffer, proof);
@@ -195,6 +195,7 @@ impl<B: Buffer> Shared<B> {
         self.fence.held.insert(at, held);
     }
 
+    /// An outcome that was said stays (P-16).
     fn decide_if_open(
         &mut self,
         token: Token,
@@ -273,7 +274,7 @@ impl<B: Buffer> Shared<B> {
         progressed
     }
 
-    /// What is left of remains stays in quarantine.
+    /// What is left of remains stays in quarantine (P-58).
     fn keep_rest(&mut self, provider: &mut dyn Provider, mut remains: Remains<B>) {
         if remains.queue_pair.is_none()
             && let Some(region) = &remains.region

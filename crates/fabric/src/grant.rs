@@ -228,6 +228,7 @@ impl<B: Buffer> Connection<B> {
             return Err(Refused::DeadlinePassed);
         }
         let token = self.token(Kind::Revocation, key);
+        // P-95: by this, or at the deadline with the connection.
         let end = SendOperation::LocalInvalidate(window.key);
         if let Err(error) = self.post_window_request(provider, token.bits(), end) {
             return Err(self.refuse_post(shared, provider, error));

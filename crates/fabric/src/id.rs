@@ -1,4 +1,4 @@
-//! Ids: an index and a generation, in 64 bits, never a pointer (rule P-6).
+//! Ids: an index and a generation, in 64 bits, never a pointer.
 
 use core::fmt;
 
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Revocation = 10,
 }
 
-/// Kind (4 bits), slot of the connection (16), slot within it (16), generation (28).
+/// P-6: kind (4 bits), slot of the connection (16), slot within it (16), generation (28).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Token(u64);
 

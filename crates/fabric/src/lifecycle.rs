@@ -123,7 +123,7 @@ impl<B: Buffer> Connection<B> {
         self.start_flush(shared, provider);
     }
 
-    /// Changes to the error state and posts the markers, unless that was done.
+    /// Changes to the error state and posts the markers, unless that was done (P-52).
     pub(crate) fn start_flush(&mut self, shared: &mut Shared<B>, provider: &mut dyn Provider) {
         let State::Draining(Drain {
             progress: Progress::NotInError,
@@ -147,8 +147,8 @@ impl<B: Buffer> Connection<B> {
         }
     }
 
-    /// Says the outcome of everything that has none, when it cannot become known any more. True if there
-    /// was anything.
+    /// Says the outcome of everything that has none, when it cannot become known any more (P-90). True
+    /// if there was anything.
     pub(crate) fn settle(&mut self, shared: &mut Shared<B>) -> bool {
         let State::Draining(Drain { cause, settles, .. }) = self.state else {
             return false;
@@ -222,8 +222,9 @@ impl<B: Buffer> Connection<B> {
         );
         let is_empty = self.outstanding() == 0;
         match self.receives {
+            // P-53: both markers, or everything; the deadline is the third.
             Receives::Own(_) => returned || is_empty,
-            // Those that it has taken must have been seen, as far as they complete.
+            // Those that it has taken must have been seen, as far as they complete (P-92).
             Receives::Shared { reached_last } => {
                 let told = reached_last || drain.settles <= shared.now;
                 shared.polled_empty && (returned || is_empty && told)

@@ -94,7 +94,7 @@ impl<B: Buffer> Connection<B> {
         }
     }
 
-    /// Asks, suspects or gives up a peer that has been silent too long. True if anything was done.
+    /// Asks, suspects or gives up a peer that has been silent too long (P-46). True if anything was done.
     pub(crate) fn check_liveness(
         &mut self,
         shared: &mut Shared<B>,

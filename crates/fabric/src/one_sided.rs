@@ -110,6 +110,7 @@ impl<B: Buffer> Connection<B> {
         if !self.is_established() {
             Err(Refused::NotConnected)
         } else if shared.is_quarantine_full() {
+            // P-60: nothing new is started.
             Err(Refused::QuarantineFull)
         } else if length > shared.transfer_length_max {
             Err(Refused::TooLong)
@@ -155,6 +156,7 @@ impl<B: Buffer> Connection<B> {
             }
             _ => {}
         }
+        // P-14: it leaves the table once, and its buffer with it.
         let Some(operation) = self.operations.remove(key) else {
             return false;
         };
@@ -191,7 +193,7 @@ impl<B: Buffer> Connection<B> {
         }
     }
 
-    /// Gives an outcome to what has not ended in time. True if anything was: then the queue pair
+    /// Gives an outcome to what has not ended in time (P-13). True if anything was: then the queue pair
     /// must go to the error state, because nothing else calls a posted operation back.
     pub(crate) fn expire_operations(&mut self, shared: &mut Shared<B>) -> bool {
         let now = shared.now;
@@ -235,7 +237,8 @@ impl<B: Buffer> Connection<B> {
         !open.is_empty()
     }
 
-    /// False if the operation has its outcome already.
+    /// Gives an operation up: its outcome is said at once, its buffer comes when it is quiet (P-61). False
+    /// if it has its outcome already.
     pub(crate) fn cancel_operation(&mut self, shared: &mut Shared<B>, key: Key) -> bool {
         let token = self.token(Kind::OneSided, key);
         let operation = self.operations.get_mut(key);

@@ -111,6 +111,7 @@ impl Prover {
         &mut self,
         private_data: &[u8],
     ) -> Result<(Handshake, [u8; ANSWER_SIZE]), Refusal> {
+        // P-77: each refusal here comes before there is a queue pair.
         let asking = Asking::parse(private_data).ok_or(Refusal::Required)?;
         let key = self.keys.of(asking.run).ok_or(Refusal::Wrong)?;
         let read = Responder::read(
@@ -214,6 +215,7 @@ impl<B: Buffer> Connection<B> {
             return Err(wrong);
         }
         let facts = Facts::parse(&plain).map_err(ConnectError::Incompatible)?;
+        // P-80: they must be those of this side.
         if facts.binding.mirrored() != binding(provider, self.queue_pair)? {
             return Err(ConnectError::Proof(ProofError::Binding));
         }
@@ -282,7 +284,7 @@ impl<B: Buffer> Fabric<B> {
         }
     }
 
-    /// None if none has come.
+    /// None if none has come. Nothing else is heard from the peer before it (P-78).
     fn take_confirmation(
         &mut self,
         provider: &mut dyn Provider,

@@ -225,6 +225,7 @@ impl ReceivePool {
             return Err(VerbsError::Busy("shared receive queue"));
         }
         let places = places.saturating_sub(self.users.len() as u32).max(1);
+        // P-91: all shares together are never more than what is posted.
         let reserved = self.granted + self.doubts.count() + self.missing();
         let free = self.count().saturating_sub(reserved);
         let Some(surplus) = free.checked_sub(places * SHARE_MIN) else {
@@ -439,7 +440,7 @@ impl ReceivePool {
         looked
     }
 
-    /// Gives back what every queue pair that there is has passed before the last look.
+    /// Gives back what every queue pair that there is has passed before the last look (P-93).
     fn reclaim(
         &mut self,
         provider: &mut dyn Provider,

@@ -195,7 +195,7 @@ impl<B: Buffer> Connection<B> {
     }
 
     /// Takes the message out and posts the buffer again, both before the turn ends: nobody can
-    /// give the peer its credit back before the receive is there.
+    /// give the peer its credit back before the receive is there (P-5).
     fn handle_received(
         &mut self,
         shared: &mut Shared<B>,
@@ -252,7 +252,7 @@ impl<B: Buffer> Connection<B> {
         }
     }
 
-    /// Posts receives that were refused. The peer's sends wait for them meanwhile, but not for long.
+    /// Posts receives that were refused. The peer's sends wait for them meanwhile, but not for long (P-50).
     pub(crate) fn repost(&mut self, shared: &mut Shared<B>, provider: &mut dyn Provider) {
         loop {
             let Receives::Own(own) = &self.receives else {

@@ -54,7 +54,7 @@ impl Region {
         self.memory.length
     }
 
-    /// All of it, to be cut into pieces. Not a second time while a piece exists.
+    /// All of it, to be cut into pieces. Not a second time while a piece exists (P-73).
     ///
     /// # Errors
     /// [`VerbsError::Busy`], for ever, if a slice was left in an operation: nobody will say when its
@@ -98,7 +98,7 @@ impl Drop for Region {
     }
 }
 
-/// Bytes of a [`Region`] that nobody else has: no other slice, and no operation.
+/// Bytes of a [`Region`] that nobody else has: no other slice, and no operation (P-72).
 #[derive(Debug)]
 #[must_use = "the bytes of a slice that is dropped are not used until all others are gone too"]
 pub struct RegionSlice<'region> {

@@ -76,7 +76,7 @@ impl<B: Buffer> Fabric<B> {
         }
     }
 
-    /// No message finds a receive any more: all connections end. The next one gets another queue.
+    /// No message finds a receive any more: all connections end. The next one gets another queue (P-94).
     fn fail_receives(&mut self, provider: &mut dyn Provider, cause: ResetCause) {
         if let Some(pool) = &mut self.shared.pool {
             pool.has_failed = true;

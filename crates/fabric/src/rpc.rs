@@ -68,9 +68,11 @@ impl<B: Buffer> Connection<B> {
         if deadline <= shared.now {
             return Err(Refused::DeadlinePassed);
         }
+        // P-60: nothing new is started.
         if shared.is_quarantine_full() {
             return Err(Refused::QuarantineFull);
         }
+        // P-4: no more than the peer's Hello gave.
         if self.calls.len() >= self.peer.credits as usize || self.request_sends.is_full() {
             return Err(Refused::WouldBlock);
         }
@@ -83,6 +85,7 @@ impl<B: Buffer> Connection<B> {
             kind: MessageKind::Request,
             call: call.bits(),
             length: body.len() as u32,
+            // P-48: what the caller has left.
             time_left: TimeLeft::of(deadline.since(shared.now)),
             epoch: self.epoch,
         };
@@ -261,6 +264,7 @@ impl<B: Buffer> Connection<B> {
                 }
             }
             Err(cause) => {
+                // P-8: it costs this connection and no other.
                 if matches!(cause, ResetCause::Malformed(_)) {
                     shared.counters.messages_malformed += 1;
                 }
@@ -288,6 +292,7 @@ impl<B: Buffer> Connection<B> {
             .read_region(&region, offset, &mut header)
             .map_err(ResetCause::Provider)?;
         let header = MessageHeader::parse(&header, length).map_err(ResetCause::Malformed)?;
+        // P-45: it is of another connection.
         if CONTRACT && header.epoch != self.epoch {
             return Err(ResetCause::Malformed(MessageError::Epoch));
         }
@@ -312,6 +317,7 @@ impl<B: Buffer> Connection<B> {
         }
         let waiting = Waiting::new(&header, shared.now, shared.config.handler_max);
         let Ok(key) = self.requests.insert(&mut shared.generations, waiting) else {
+            // P-4: the peer has more unanswered than it may.
             self.reset(shared, provider, ResetCause::CreditsExceeded);
             return;
         };
@@ -332,6 +338,7 @@ impl<B: Buffer> Connection<B> {
         outcome: Result<Vec<u8>, OperationError>,
     ) {
         let token = Token::from_bits(call);
+        // P-6: one that names no waiting call is counted and dropped.
         let ours = token == self.token(Kind::Call, token.key());
         match ours.then(|| self.calls.remove(token.key())).flatten() {
             Some(Call::Waiting { .. }) => shared.end_call(token, outcome),
@@ -340,7 +347,7 @@ impl<B: Buffer> Connection<B> {
         }
     }
 
-    /// Ends the calls whose deadline has passed. True if there were any.
+    /// Ends the calls whose deadline has passed; they keep their credits (P-7). True if there were any.
     pub(crate) fn expire_calls(&mut self, shared: &mut Shared<B>) -> bool {
         let now = shared.now;
         let mut expired: Vec<Key> = Vec::new();
@@ -361,7 +368,7 @@ impl<B: Buffer> Connection<B> {
         !expired.is_empty()
     }
 
-    /// False if the call has its outcome already.
+    /// Gives a call up: its outcome is said at once (P-61). False if it has been said already.
     pub(crate) fn cancel_call(&mut self, shared: &mut Shared<B>, key: Key) -> bool {
         let token = self.token(Kind::Call, key);
         let Some(call @ Call::Waiting { .. }) = self.calls.get_mut(key) else {

@@ -114,7 +114,7 @@ impl<B> Shared<B> {
             .push_back(FabricEvent::Replied { call, outcome });
     }
 
-    /// What may be concluded about an operation, which is said once.
+    /// What may be concluded about an operation, which is said once (P-13).
     pub(crate) fn decide_operation(
         &mut self,
         operation: Token,

@@ -45,6 +45,7 @@ impl<T> Table<T> {
         }
     }
 
+    /// The key of an earlier tenant finds nothing (P-17).
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match self.entries.get_mut(usize::from(key.index)) {
             Some((generation, value)) if *generation == key.generation => Some(value),

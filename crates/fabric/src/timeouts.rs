@@ -38,10 +38,12 @@ impl Timeouts {
     pub(crate) const fn of(config: &FabricConfig) -> Self {
         let liveness = config.liveness;
         Self {
+            // P-46: asked, then suspected, then given up.
             ping: part(liveness, 10),
             suspicion: Duration::from_nanos(3 * part(liveness, 10).as_nanos()),
             silence: liveness,
             handshake: part(liveness, 2),
+            // P-79: so long a recording has its queue pair.
             proof: part(liveness, 10),
             completion: sum(liveness, part(liveness, 10)),
             credits: sum(liveness, part(liveness, 10)),
@@ -66,6 +68,7 @@ const fn sum(one: Duration, other: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    // P-46
     #[test]
     fn a_silent_peer_is_asked_then_suspected_then_given_up() {
         for liveness in [Duration::from_millis(1), Duration::from_secs(10)] {

@@ -82,7 +82,7 @@ impl<B: Buffer> Fabric<B> {
         }
     }
 
-    /// A peer is not blamed for what it said, or did not say, while this side did not look.
+    /// A peer is not blamed for what it said, or did not say, while this side did not look (P-47).
     fn note_time(&mut self, now: Time) {
         let late = now.since(self.shared.due);
         self.shared.now = now;
@@ -132,6 +132,7 @@ impl<B: Buffer> Fabric<B> {
         let place = match self.place_of(token, completion.queue_pair) {
             Ok(place) => place,
             Err(Stale) => {
+                // P-17: it changes nothing but the count.
                 self.shared.counters.completions_stale += 1;
                 return;
             }
@@ -256,7 +257,7 @@ impl<B: Buffer> Fabric<B> {
             self.handle_end(provider, queue_pair, ConnectError::Disconnected, cause);
             return;
         }
-        // All connections are of one port of one device.
+        // All connections are of one port of one device (P-56).
         if cause == ResetCause::DeviceRemoved {
             self.note_device_stopped();
         }
@@ -309,6 +310,7 @@ impl<B: Buffer> Fabric<B> {
         }
         match connection.state {
             State::Connecting { .. } => match Hello::parse(private_data) {
+                // P-45: the accept repeats the number of the connection.
                 Ok((peer, _)) if peer.epoch != connection.epoch => {
                     let error = ConnectError::Incompatible(MessageError::Epoch);
                     self.fail_handshake(provider, index, error);
@@ -324,6 +326,7 @@ impl<B: Buffer> Fabric<B> {
                     let _ = self.note_closed(provider, &peer, true);
                 }
                 Err(error) => {
+                    // P-1: an accept without a Hello of this version.
                     self.fail_handshake(provider, index, ConnectError::Incompatible(error));
                 }
             },
@@ -352,7 +355,7 @@ impl<B: Buffer> Fabric<B> {
         cause: ResetCause,
     ) {
         let Some(index) = self.index_of_queue_pair(queue_pair) else {
-            // Its queue pair was destroyed before the event was delivered.
+            // Its queue pair was destroyed before the event was delivered (P-54).
             self.shared.counters.events_unexpected += 1;
             return;
         };
@@ -458,7 +461,7 @@ impl<B: Buffer> Fabric<B> {
 
     /// The peer's word about the connections that it has no more: what is left of them here ends.
     /// False if one of them may still let what the peer had sent on it into memory: then a write that the
-    /// peer repeats on another connection could be overtaken by the first.
+    /// peer repeats on another connection could be overtaken by the first (P-96).
     #[must_use]
     pub(crate) fn note_closed(
         &mut self,
@@ -471,6 +474,7 @@ impl<B: Buffer> Fabric<B> {
         }
         for index in 0..self.slots.len() {
             let connection = self.slots[index].connection.as_deref();
+            // P-59: of that peer alone.
             let is_meant = connection.is_some_and(|connection| {
                 connection.is_active == is_active
                     && connection.peer.incarnation == hello.incarnation
@@ -490,7 +494,7 @@ impl<B: Buffer> Fabric<B> {
     }
 
     /// The completion queue was overrun. Nothing is known of what has not completed, and no queue pair
-    /// on it can be drained: all are destroyed.
+    /// on it can be drained: all are destroyed (P-55).
     fn fail_queue(&mut self, provider: &mut dyn Provider) {
         self.shared.queue_failed = true;
         let cause = ResetCause::CompletionQueueOverrun;
@@ -500,6 +504,7 @@ impl<B: Buffer> Fabric<B> {
         }
     }
 
+    /// P-55: another queue takes the place of the one that was overrun.
     fn replace_queue(&mut self, provider: &mut dyn Provider) {
         let entries = self.shared.sizes.completion_queue_entries;
         if is_gone(provider.destroy_completion_queue(self.shared.queue))

@@ -52,7 +52,7 @@ impl Waiting {
 }
 
 impl<B: Buffer> Connection<B> {
-    /// Reports the requests that have waited too long. True if there were any.
+    /// Reports the requests that have waited too long, each once (P-49). True if there were any.
     pub(crate) fn report_overdue(&mut self, shared: &mut Shared<B>) -> bool {
         let now = shared.now;
         let mut overdue = Vec::new();
@@ -110,7 +110,7 @@ impl<B: Buffer> Fabric<B> {
     }
 
     /// A call on behalf of a request that this side has not replied to yet. It gets no more time
-    /// than is left of the request's own deadline: whoever asked does not wait any longer.
+    /// than is left of the request's own deadline: whoever asked does not wait any longer (P-48).
     ///
     /// # Errors
     /// [`Refused::DeadlinePassed`] when nothing is left, or the request waits no more; otherwise as
@@ -131,7 +131,7 @@ impl<B: Buffer> Fabric<B> {
 
     /// Drops a request that was not executed, if its deadline has passed: true if it has. Its
     /// caller learns that it was not executed, should it still wait by its own clock, and gets its
-    /// credit back. No other reply is needed then. Of a request that still has time, false, and it
+    /// credit back. No other reply is needed then (P-48). Of a request that still has time, false, and it
     /// waits on.
     ///
     /// # Errors

@@ -57,6 +57,7 @@ fn names(folder: &str) -> BTreeSet<String> {
     names.filter(|name| name.ends_with(".rs")).collect()
 }
 
+// P-72
 #[test]
 fn misuse_of_buffers_does_not_compile() {
     let (misuse, proper) = (names("tests/contract/misuse"), names("tests/contract/use"));

@@ -176,6 +176,7 @@ impl MemoryNode {
             Ok(NodeRequest::Status) => NodeReply::Status(self.status()),
             Ok(NodeRequest::Health) => NodeReply::Health(self.health()),
             Ok(_) if !self.clients.contains_key(&caller) => {
+                // P-9: before Open there are Status and Health.
                 NodeReply::Refused(NodeRefusal::NotOpen)
             }
             Ok(NodeRequest::AllocateExtent { slots }) => {
@@ -195,7 +196,7 @@ impl MemoryNode {
         reply.to_bytes()
     }
 
-    /// The connection is gone, and with it its queue pair: everything of its client is released.
+    /// The connection is gone, and with it its queue pair: everything of its client is released (P-11).
     pub fn handle_disconnected(&mut self, provider: &mut dyn Provider, caller: Caller) {
         if self.clients.remove(&caller).is_none() {
             return;
@@ -249,6 +250,7 @@ impl MemoryNode {
         self.retry_quarantine(provider, owner.interface);
         let asked_bytes = u64::from(slots) * SLOT_STRIDE as u64;
         let free_bytes = self.free_bytes();
+        // P-10: headers included.
         if asked_bytes > free_bytes {
             self.counters.refused_no_room += 1;
             return NodeReply::NoRoom {
@@ -292,6 +294,7 @@ impl MemoryNode {
     ) -> NodeReply {
         match self.extents.get(&id) {
             None => NodeReply::Refused(NodeRefusal::UnknownExtent),
+            // P-11: nobody else releases it.
             Some(extent) if extent.owner != caller => {
                 self.counters.refused_not_yours += 1;
                 NodeReply::NotYours
@@ -304,7 +307,7 @@ impl MemoryNode {
     }
 
     /// The memory goes back to the provider and its keys die with it; the next extent is made of
-    /// other memory, so a late write of the old owner cannot reach it.
+    /// other memory, so a late write of the old owner cannot reach it (P-12).
     fn release(&mut self, provider: &mut dyn Provider, id: ExtentId) {
         if let Some(extent) = self.extents.remove(&id) {
             self.counters.extents_released += 1;
@@ -314,6 +317,7 @@ impl MemoryNode {
         }
     }
 
+    /// What the provider will not take back counts as used (P-12).
     fn retry_quarantine(&mut self, provider: &mut dyn Provider, interface: Interface) {
         let used = &mut self.counters.used_bytes;
         self.quarantine.retain(|memory| {

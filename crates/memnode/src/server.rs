@@ -68,6 +68,7 @@ impl NodeServer {
         fabric: FabricConfig,
     ) -> Result<Self, VerbsError> {
         let fabric = FabricConfig {
+            // P-81: each peer has a domain of its own.
             separate_peers: true,
             ..fabric
         };
@@ -195,6 +196,7 @@ impl NodeServer {
                 request,
                 waited,
             } => {
+                // P-49: who asks for what, for the log.
                 let opcode = self.unanswered.get(&request).copied();
                 self.overdue.push_back(OverdueHandler {
                     connection,

@@ -187,7 +187,7 @@ pub(crate) fn create_segment(
     let mut seals = SIZE_SEALS;
     match writers {
         Writers::Everyone => back(&segment, 0, length as u64)?,
-        // Only mappings that exist already may write (Linux 5.1): ours.
+        // P-35: only mappings that exist already may write (Linux 5.1): ours.
         Writers::OwnerOnly => seals |= SealFlags::FUTURE_WRITE,
     }
     fs::fcntl_add_seals(&segment, seals).map_err(system("fcntl F_ADD_SEALS"))?;
@@ -224,8 +224,8 @@ pub(crate) fn unback(segment: impl AsFd, offset: u64, length: u64) -> Result<(),
     fs::fallocate(segment, hole, offset, length).map_err(system("fallocate"))
 }
 
-/// Maps a part of a segment that a peer sent, if the segment can never shrink below its end: touching a
-/// page past the end of a file raises SIGBUS.
+/// Maps a part of a segment that a peer sent, if the segment can never shrink below its end (P-35): touching
+/// a page past the end of a file raises SIGBUS.
 pub(crate) fn map_segment(
     segment: &OwnedFd,
     (offset, length): (u64, u64),
@@ -262,6 +262,7 @@ pub(crate) enum SegmentError {
 mod tests {
     use super::*;
 
+    // P-35
     #[test]
     fn a_segment_that_could_shrink_is_not_mapped() {
         let open = fs::memfd_create("open", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -278,6 +279,7 @@ mod tests {
         }
     }
 
+    // P-35
     #[test]
     fn a_segment_of_its_owner_cannot_be_mapped_for_writing() {
         let (segment, _mapping) = create_segment("test", 4096, Writers::OwnerOnly).unwrap();

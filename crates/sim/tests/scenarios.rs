@@ -210,7 +210,7 @@ fn a_completion_that_never_comes_is_caught_and_shrunk() {
     );
 }
 
-/// A device that goes on writing, and a fabric that knows it; another one believes the device.
+/// P-57: a device that goes on writing, and a fabric that knows it; another one believes the device.
 #[test]
 fn l_28_buffers_that_are_written_late_are_held_back() {
     expect_to_hold("scribbler", 4);
@@ -218,7 +218,7 @@ fn l_28_buffers_that_are_written_late_are_held_back() {
     assert_eq!(found.unwrap().invariant, "a returned buffer is not touched");
 }
 
-/// Nobody says that a peer has died; a fabric that believes silence keeps its queue pairs.
+/// P-46: nobody says that a peer has died; a fabric that believes silence keeps its queue pairs.
 #[test]
 fn v_26_what_a_silent_peer_held_is_given_back() {
     expect_to_hold("silence", 2);

@@ -12,7 +12,7 @@ const POOL: usize = 224;
 const TAG: usize = 16;
 
 /// ChaCha20 whose key is replaced by its own output each time (fast key erasure, Bernstein 2017): who
-/// reads its state learns nothing of what it gave before. From the same seed it gives the same.
+/// reads its state learns nothing of what it gave before. From the same seed it gives the same (P-82).
 #[derive(Clone)]
 pub struct SecureRandom {
     key: [u8; SECRET_LENGTH],
@@ -101,6 +101,7 @@ mod tests {
         assert_ne!(random.key, first);
     }
 
+    // P-82
     #[test]
     fn seeds_and_forks_have_streams_of_their_own_that_do_not_repeat() {
         let mut seen = BTreeSet::new();

@@ -61,7 +61,7 @@ impl Secret {
         Self(bytes)
     }
 
-    /// The key of a run.
+    /// The key of a run, from which nobody learns the secret (P-85).
     pub fn key_of(&self, id: RunId) -> RunKey {
         let mut input = [0; RUN_LABEL.len() + RUN_ID_LENGTH];
         input[..RUN_LABEL.len()].copy_from_slice(RUN_LABEL);
@@ -125,6 +125,7 @@ impl Drop for Secret {
     }
 }
 
+/// Whoever needs it no more wipes it (P-85).
 impl Drop for RunKey {
     fn drop(&mut self) {
         self.key.zeroize();
@@ -164,6 +165,7 @@ mod tests {
         assert_ne!(one.key_of(run).bytes(), &[1; 32]);
     }
 
+    // P-85
     #[test]
     fn who_has_the_key_of_one_run_knows_no_other() {
         let secret = Secret::new([7; 32]);

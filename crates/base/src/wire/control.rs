@@ -292,6 +292,7 @@ mod tests {
         );
     }
 
+    // P-28
     #[test]
     fn foreign_bytes_are_refused() {
         assert_eq!(AgentMessage::parse(b"short"), Err(ControlError::Malformed));

@@ -5,7 +5,7 @@ use crate::Duration;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Goes up with every change of a layout in this module.
+/// Goes up with every change of a layout in this module (P-2).
 pub const MESSAGE_VERSION: u16 = 2;
 /// Bytes of the header of a request or reply.
 pub const MESSAGE_HEADER_SIZE: usize = size_of::<RawHeader>();
@@ -192,6 +192,7 @@ impl MessageHeader {
             MessageKind::Reply | MessageKind::Expired => time_left != 0,
             MessageKind::Ping | MessageKind::Pong => time_left != 0 || call != 0,
         };
+        // P-3: a later version may give it a meaning.
         if unused {
             return Err(MessageError::Reserved);
         }
@@ -235,6 +236,7 @@ impl Hello {
         if raw.version.get() != MESSAGE_VERSION {
             return Err(MessageError::Version(raw.version.get()));
         }
+        // P-3: a later version may give it a meaning.
         if raw.reserved.get() != 0 {
             return Err(MessageError::Reserved);
         }
@@ -278,6 +280,7 @@ mod tests {
         assert_eq!(Hello::parse(&bytes), Ok((hello, &b"user"[..])));
     }
 
+    // P-2
     #[test]
     fn the_bytes_of_version_two_never_change() {
         let golden: [u8; 32] = [
@@ -287,6 +290,7 @@ mod tests {
         assert_eq!(HEADER.to_bytes(), golden);
     }
 
+    // P-3
     #[test]
     fn every_wrong_field_is_refused() {
         let with = |at: usize, value: u8| {

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Goes up with every change of a layout in this module.
+/// Goes up with every change of a layout in this module (P-2).
 pub const NODE_VERSION: u16 = 1;
 /// Bytes of a request.
 pub const NODE_REQUEST_SIZE: usize = size_of::<RawRequest>();
@@ -203,7 +203,7 @@ impl NodeRequest {
             (5, 0, 0) => Self::Health,
             _ => return Err(NodeWireError::Malformed),
         };
-        // Whatever is not this request's own is zero: the same bytes come out again.
+        // Whatever is not this request's own is zero: the same bytes come out again (P-3).
         canonical(bytes, &request.to_bytes())?;
         Ok(request)
     }
@@ -329,7 +329,7 @@ impl NodeRefusal {
     }
 }
 
-/// The magic number and the version: they stay where they are in every version.
+/// The magic number and the version: they stay where they are in every version (P-2).
 fn check_prefix(bytes: &[u8], magic: u32) -> Result<(), NodeWireError> {
     let (found, rest) = U32::read_from_prefix(bytes).map_err(|_| NodeWireError::Malformed)?;
     let (version, _) = U16::read_from_prefix(rest).map_err(|_| NodeWireError::Malformed)?;
@@ -415,6 +415,7 @@ mod tests {
         }
     }
 
+    // P-2
     #[test]
     fn the_bytes_of_version_one_never_change() {
         let mut golden = [0u8; NODE_REQUEST_SIZE];
@@ -444,6 +445,7 @@ mod tests {
         assert_eq!(NodeRequest::parse(&no_slots), Err(NodeWireError::Malformed));
     }
 
+    // P-3
     #[test]
     fn no_bytes_make_the_parsers_panic_and_what_they_take_they_give_back() {
         let mut random = Random::from_seed(2);

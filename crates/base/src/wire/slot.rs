@@ -75,7 +75,7 @@ impl SlotRecord {
         }
     }
 
-    /// Checks a fetched header and page against this record: the process's own word.
+    /// Checks a fetched header and page against this record: the process's own word (P-21).
     ///
     /// # Errors
     /// The first thing that does not match.
@@ -112,6 +112,7 @@ impl SlotRecord {
 mod tests {
     use super::*;
 
+    // P-21
     #[test]
     fn every_kind_of_wrong_slot_is_told_apart() {
         let page = [7u8; PAGE_SIZE];

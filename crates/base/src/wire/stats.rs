@@ -127,7 +127,7 @@ struct RawStats {
     fault_counts: [U64; BUCKETS],
 }
 
-/// Bytes of the shared page (a whole number of memory pages).
+/// Bytes of the page that the supervisor reads too, a whole number of memory pages (P-33).
 pub const STATS_SIZE: usize = size_of::<RawStats>().next_multiple_of(crate::PAGE_SIZE);
 
 /// A snapshot of one agent: its counters and the times from fault to service, in nanoseconds.

@@ -258,6 +258,7 @@ fn start_in(
             (&raw mut start).cast(),
         )
     }?;
+    // P-29: the program waits here until Ready was said.
     match wait_until_started(&start.state) {
         SERVING => Ok(()),
         RUNS_WITHOUT => Err(StartFailure::RunsWithout),

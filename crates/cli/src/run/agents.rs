@@ -29,7 +29,7 @@ pub(crate) struct Agent {
     program: Option<Program>,
     /// Keep evicted pages from reading as zeros if the agent dies before its program: that of the
     /// program, then those of the forked children that the agent serves. They close with this
-    /// value, when whatever could read such a page has ended or been killed.
+    /// value, when whatever could read such a page has ended or been killed (P-30).
     userfaultfds: Held<Holding>,
     stats_file: Option<OwnedFd>,
     stats: Option<StatsPage>,
@@ -436,6 +436,7 @@ impl Agent {
     }
 
     fn handle_close(&mut self, now: Instant) {
+        // P-33: however the program has ended.
         self.stats = self.stats_file.take().and_then(|file| read_stats(&file));
         self.phase = if self.said_goodbye || self.failed {
             Phase::Ended
@@ -450,7 +451,7 @@ impl Agent {
     }
 
     /// For an agent that ended without a goodbye: has its program ended too, or is it time to
-    /// end it?
+    /// end it (P-31)?
     pub(crate) fn handle_time(&mut self, now: Instant) -> Option<Notice> {
         let Phase::Orphaned(deadline) = self.phase else {
             return None;

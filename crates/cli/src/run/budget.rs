@@ -231,7 +231,7 @@ impl Ledger {
         self.resident_peak = self.resident_peak.max(residents.sum());
     }
 
-    /// The agent's memory is down to `bytes` and will not be more.
+    /// The agent's memory is down to `bytes` and will not be more (P-42).
     pub(crate) fn handle_holds(&mut self, id: AccountId, bytes: u64, now: Instant) {
         let Some(account) = self.account(id) else {
             return;
@@ -284,6 +284,7 @@ impl Ledger {
     pub(crate) fn settle(&mut self, now: Instant) -> Vec<(AccountId, u64)> {
         for account in &mut self.accounts {
             if let Some(shrinking) = &mut account.shrinking
+                // P-44: the share is said again.
                 && now >= shrinking.since + ASK_AGAIN
             {
                 shrinking.since = now;

@@ -98,6 +98,7 @@ impl Connection {
         };
         match AgentMessage::parse(&bytes[..received]) {
             Ok(message) => Received::Message(message, descriptors),
+            // P-28: nothing more is read of whoever says what is no message.
             Err(error) => Received::End(Some(error)),
         }
     }

@@ -79,8 +79,8 @@ impl Drop for Keeper {
 }
 
 /// The process itself. Its standard input is the supervisor's socket; when that ends, so do the programs,
-/// and this process once nothing can read an evicted page. What their agents served besides waits for its
-/// pages then: it is unknown here, and can be killed.
+/// and this process once nothing can read an evicted page (P-30). What their agents served besides waits for
+/// its pages then: it is unknown here, and can be killed.
 pub(crate) fn run() -> Result<u8, Failure> {
     own_process::take_name()?;
     raise_descriptor_limit();

@@ -5,6 +5,7 @@
 )]
 
 mod documents;
+mod protocol;
 mod sources;
 mod time_limits;
 

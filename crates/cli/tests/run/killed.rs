@@ -109,7 +109,7 @@ fn keepers(run: &Running) -> Vec<Process> {
     keepers.collect()
 }
 
-/// The last holders of the userfaultfd but one.
+/// P-30: the last holders of the userfaultfd but one.
 #[test]
 fn m26_an_agent_and_a_supervisor_killed_together_leave_no_zeros() {
     expect_no_zeros_without_both(holding());

@@ -83,6 +83,7 @@ fn m01_a_program_that_is_killed_leaves_nothing_behind() {
     expect_nothing_left(&run);
 }
 
+// P-32
 #[test]
 fn m01_a_supervisor_that_is_killed_takes_everything_with_it() {
     let run = holding();

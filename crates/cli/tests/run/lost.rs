@@ -46,6 +46,7 @@ fn expect_message(run: &Finished, node: &Node) {
     assert!(pages.max().unwrap_or(0_u64) > 1000, "{line}");
 }
 
+// P-27
 #[test]
 fn a_lost_page_ends_the_program_with_sigbus() {
     let mut node = Node::start("256MiB");

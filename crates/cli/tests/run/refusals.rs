@@ -99,7 +99,7 @@ fn an_address_where_something_else_listens() {
     );
 }
 
-/// Without the capability and without access to /dev/userfaultfd.
+/// P-29: without the capability and without access to /dev/userfaultfd.
 #[test]
 fn no_right_to_userfaultfd() {
     let allowed = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");

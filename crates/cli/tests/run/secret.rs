@@ -170,6 +170,7 @@ fn a_file_that_is_no_secret_of_ones_own_is_refused_in_one_line() {
     }
 }
 
+// P-85
 #[test]
 fn a_secret_is_seen_in_no_process_and_no_log() {
     let hosts = Hosts::joined(MTU);

@@ -10,7 +10,7 @@ const LAST: Duration = Duration::from_secs(1);
 const DOUBLINGS_MAX: u32 = 7;
 
 /// Doubles with each attempt. Up to a half of each wait is left to chance, so that those who lost
-/// one peer at one moment do not come back at one moment.
+/// one peer at one moment do not come back at one moment (P-67).
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     random: Random,
@@ -43,6 +43,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
+    // P-67
     #[test]
     fn waits_double_from_ten_milliseconds_to_a_second_and_begin_again() {
         for seed in 0..100 {

@@ -78,7 +78,7 @@ impl Sight {
     pub(super) fn allows(self, kind: CallKind, peer: u64) -> bool {
         match (self, kind) {
             (Self::Nobody, _) | (_, CallKind::Idempotent) => true,
-            // One that says nothing about its life may have forgotten everything.
+            // One that says nothing about its life may have forgotten everything (P-68).
             (Self::Peer(seen), CallKind::Once) => seen == peer && peer != 0,
         }
     }

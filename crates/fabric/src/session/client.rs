@@ -103,7 +103,7 @@ const RETRY: Duration = Duration::from_millis(1);
 impl Session {
     /// A session that connects in its first turn. `number` tells it from the fabric's others, also
     /// from those that were closed; the seed decides its waits. None if the fabric has no
-    /// incarnation: then nobody could tell this life's calls from an earlier one's.
+    /// incarnation: then nobody could tell this life's calls from an earlier one's (P-68).
     pub fn new<B: Buffer>(
         fabric: &Fabric<B>,
         number: u32,
@@ -240,7 +240,7 @@ impl Session {
     ) -> Turn {
         self.now = now;
         let mut progressed = self.expire();
-        // Its credit is missed from now on, and not only from its deadline.
+        // Its credit is missed from now on, and not only from its deadline (P-71).
         for call in self.withdrawn.drain(..) {
             progressed |= fabric.cancel_call(call);
         }
@@ -259,6 +259,7 @@ impl Session {
         }
     }
 
+    /// P-66: in the turn in which the deadline has passed, whatever the fabric says later.
     fn expire(&mut self) -> bool {
         let mut progressed = false;
         while let Some(&(deadline, number)) = self.deadlines.first()
@@ -289,7 +290,7 @@ impl Session {
         }
     }
 
-    /// The one end of a call.
+    /// The one end of a call (P-66).
     pub(super) fn end(&mut self, number: u64, outcome: Result<Vec<u8>, SessionError>) {
         let Some(call) = self.calls.remove(&number) else {
             return;

@@ -182,6 +182,7 @@ impl Session {
                 }
                 Place::Queued => (self.next_sequence, Sight::Nobody),
             };
+            // P-63: an earlier life of the peer may have executed it.
             if !earlier.allows(call.kind, peer) {
                 let cause = SessionCause::PeerRestarted;
                 let error = SessionError::new(Blame::Peer, Effect::Unknown, cause);

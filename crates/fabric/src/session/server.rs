@@ -138,7 +138,7 @@ impl SessionServer {
                 self.refuse(fabric, provider, request, SessionStatus::Version, 0);
             }
             // A connection carries the calls of its own process only: it is by the connections that
-            // a server knows what may still come of a client.
+            // a server knows what may still come of a client (P-70).
             Ok((header, body)) if incarnation == Some(header.client.incarnation) => {
                 let delivery = Delivery {
                     ticket: Ticket {
@@ -184,7 +184,7 @@ impl SessionServer {
             Verdict::Wait => self.counters.duplicates += 1,
             Verdict::Repeat(reply) => {
                 self.counters.duplicates += 1;
-                // If it cannot be sent now, the client asks again.
+                // P-64: the same reply. If it cannot be sent now, the client asks again.
                 let _ = fabric.reply(provider, request, &reply);
             }
             Verdict::Forgotten => {
@@ -236,7 +236,7 @@ impl SessionServer {
             return None;
         }
         // This may be a client that had to make room. What it sent over earlier connections may
-        // have been executed then.
+        // have been executed then (P-69).
         let floor = if self.counters.clients_evicted > 0 {
             header.opened
         } else {
@@ -247,7 +247,7 @@ impl SessionServer {
     }
 
     /// Forgets the client that was not heard for the longest, of those of whom nothing can come
-    /// but over a new connection.
+    /// but over a new connection (P-69).
     fn evict<B: Buffer>(&mut self, fabric: &Fabric<B>) -> bool {
         let idle = self
             .clients

@@ -85,6 +85,7 @@ impl Window {
                 Verdict::Wait
             }
             Some(Entry::Done { reply }) => Verdict::Repeat(reply.clone()),
+            // P-65: it may have been executed.
             None if sequence < self.floor => Verdict::Forgotten,
             None if self.executing >= executing_max => Verdict::Busy,
             None => {
@@ -104,7 +105,7 @@ impl Window {
         }
     }
 
-    /// A call was executed. Of such calls the last `kept` are remembered.
+    /// A call was executed. Of such calls the last `kept` are remembered (P-64).
     pub(super) fn finish(&mut self, sequence: u64, reply: Vec<u8>, kept: usize) {
         if self.remove_executing(sequence) && sequence >= self.floor {
             self.entries.insert(sequence, Entry::Done { reply });

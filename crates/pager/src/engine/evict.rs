@@ -165,6 +165,7 @@ impl<K: Kernel> Pager<K> {
             return;
         }
         let checksum = self.kernel.frames().page(frame, PageChecksum::of);
+        // P-25: the same content, and no write of it under way.
         let clean = far.is_some_and(|slot| self.is_written(slot, checksum));
         if clean {
             self.counters.pages_clean_dropped += 1;

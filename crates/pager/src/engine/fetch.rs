@@ -30,6 +30,7 @@ impl<K: Kernel> Pager<K> {
             self.lose_page(page);
             return true;
         };
+        // P-19: header and page, by one READ.
         let buffer = FrameBuffer::new(self.kernel.frames(), frame);
         let deadline = net.now + NODE_REQUEST;
         match net
@@ -55,7 +56,7 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// A fetch is quiet: the page enters the program only if it is what the record says.
+    /// A fetch is quiet: the page enters the program only if it is what the record says (P-21).
     pub(super) fn finish_fetch(&mut self, frame: FrameIndex, success: bool, now: Time) {
         let FrameState::Fetching {
             page: Some(page),

@@ -7,6 +7,7 @@ use crate::frames::FrameState;
 use crate::{FillError, Kernel, NodeIndex, SpacePage};
 
 impl<K: Kernel> Pager<K> {
+    /// Pages that were only there are lost, and no others (P-27).
     pub(super) fn handle_node_lost(&mut self, node: NodeIndex) {
         let mut lost = 0;
         let mut rewrite = alloc::vec::Vec::new();

@@ -40,6 +40,7 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
+    /// What the operation means for its page is decided here (P-18).
     pub(super) fn handle_quiesced(
         &mut self,
         id: OperationId,

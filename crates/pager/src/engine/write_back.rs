@@ -44,6 +44,7 @@ impl<K: Kernel> Pager<K> {
         let Some((connection, place)) = self.store.locate(slot) else {
             return false;
         };
+        // P-20: counted over all pages, from 1 on.
         let version = self.last_version + 1;
         let checksum = self.frames.checksum(frame);
         let record = SlotRecord {
@@ -54,6 +55,7 @@ impl<K: Kernel> Pager<K> {
         };
         let header = zerocopy::transmute!(record.to_header());
         self.kernel.frames_mut().set_header(frame, &header);
+        // P-19: header and page, by one WRITE.
         let buffer = FrameBuffer::new(self.kernel.frames(), frame);
         let deadline = net.now + NODE_REQUEST;
         match net
@@ -77,7 +79,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// The slot to write a page to: its own, unless a forked child still reads the older content
-    /// there. The entry names it from here on, so that it is not lost if the write must wait.
+    /// there (P-23). The entry names it from here on, so that it is not lost if the write must wait.
     fn slot_for(&mut self, page: SpacePage) -> Option<SlotRef> {
         let old = self.table.entry(page)?.far;
         if let Some(slot) = old
@@ -95,7 +97,7 @@ impl<K: Kernel> Pager<K> {
         Some(slot)
     }
 
-    /// A write is quiet.
+    /// A write is quiet: from here on its frame may serve something else (P-22).
     pub(super) fn finish_write_back(&mut self, frame: FrameIndex, version: u64, success: bool) {
         if success {
             self.counters.pages_written += 1;
@@ -106,7 +108,7 @@ impl<K: Kernel> Pager<K> {
                 self.frames.finish(frame, page);
             }
             FrameState::Writing(Some(page)) => {
-                // What the slot holds now is unknown. The content is still here: write it again.
+                // What the slot holds now is unknown. The content is still here: write it again (P-26).
                 self.forget_copy(page, version);
                 self.queue_write(page, frame);
             }

@@ -128,7 +128,7 @@ impl Extents {
         }
     }
 
-    /// One owner less; the slot is free when it was the last. Slots of lost nodes are gone anyway.
+    /// One owner less; the slot is free when it was the last (P-24). Slots of lost nodes are gone anyway.
     pub(crate) fn release(&mut self, slot: SlotRef) {
         let Some(extent) = self.extent_mut(slot) else {
             return;
@@ -234,6 +234,7 @@ mod tests {
         extents
     }
 
+    // P-24
     #[test]
     fn a_shared_slot_is_free_after_its_last_owner() {
         let mut extents = extents(&[(0, 2)]);

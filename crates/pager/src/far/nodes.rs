@@ -301,7 +301,7 @@ impl FarStore {
                     .add(NodeIndex(index as u32), extent, place, slots);
                 Some(StoreEvent::Grown)
             }
-            // What it holds it holds, whatever becomes of a request for more.
+            // What it holds it holds, whatever becomes of a request for more (P-10).
             (
                 NodeState::Up { asking, room, .. },
                 None

@@ -120,7 +120,7 @@ pub(super) struct Regions {
 const UNKNOWN: VerbsError = VerbsError::UnknownHandle("memory region");
 
 impl Regions {
-    /// True if nobody ever had the key: then it is taken.
+    /// True if nobody ever had the key: then it is taken (P-62).
     pub(super) fn issue(&mut self, key: u32) -> bool {
         self.issued.insert(key)
     }

@@ -97,6 +97,7 @@ impl RoceProvider {
     /// As there.
     pub fn open_with(local: &Address, keys: Option<&Keyring>) -> Result<Self, VerbsError> {
         let (kind, local) = place_of(local)?;
+        // P-82: all keys and numbers of the NIC are drawn from this.
         let mut secure = SecureRandom::from_seed(random_seed()?);
         let sealing = keys.map(|keys| Sealing::new(keys.clone(), secure.fork()));
         let mut random = Random::from_secure(secure);

@@ -21,7 +21,7 @@ const ARENA_BYTES: u64 = 1 << 40;
 pub(super) struct Arena {
     segment: Arc<OwnedFd>,
     bytes: u64,
-    /// From here on nothing was ever used.
+    /// From here on nothing was ever used; what was is not again (P-39).
     next: u64,
 }
 
@@ -83,7 +83,7 @@ impl Part {
     }
 
     /// Gives the memory back to the system, whoever still maps it: a peer reads zeros from now on, and its
-    /// key is not valid.
+    /// key is not valid (P-39).
     pub(super) fn empty(&self) -> Result<(), VerbsError> {
         memory::unback(&*self.segment, self.offset, self.mapping.length())
     }
@@ -109,6 +109,7 @@ mod tests {
         fs::fstat(part.segment()).unwrap().st_blocks * 512 / UNIT as i64
     }
 
+    // P-39
     #[test]
     fn memory_is_there_when_it_is_given_and_gone_when_it_is_given_back() {
         let mut arena = None;

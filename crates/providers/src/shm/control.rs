@@ -19,7 +19,7 @@ use legato_verbs::{AccessFlags, AsyncEvent, CompletionStatus, ProtectionDomain, 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-/// Control messages of one connection handled in a turn; the others keep till the next.
+/// Control messages of one connection handled in a turn; the others keep till the next (P-98).
 const PACKETS_PER_TURN: usize = 64;
 /// How soon to try again when the system takes no message: it lacks memory, or too many descriptors are
 /// on their way (ETOOMANYREFS, unix(7)).
@@ -102,7 +102,7 @@ impl Control {
 }
 
 impl Connection {
-    /// Says what is owed, as far as the socket takes it.
+    /// Says what is owed, as far as the socket takes it (P-97).
     fn tell(
         &mut self,
         hub: &mut Hub,
@@ -188,6 +188,7 @@ impl Connection {
                 Ok(())
             }
             Message::Wake => Ok(()),
+            // P-37: they belong before this.
             Message::Hello(_) | Message::Accept(_) | Message::Reject { .. } => {
                 Err(ControlFault::Malformed)
             }
@@ -290,7 +291,7 @@ impl Pair {
         }
     }
 
-    /// The socket is at its end: the peer closed it, or died.
+    /// The socket is at its end: the peer closed it, or died (P-41).
     fn handle_end(&mut self, hub: &mut Hub) {
         let Phase::Established(connection) = &self.phase else {
             return;

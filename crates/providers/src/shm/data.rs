@@ -79,6 +79,7 @@ impl Pair {
             return Step::Fault(CompletionStatus::LocalQueuePairOperation);
         };
         match connection.send(&hub.regions, self.init.domain, envelope, next.bytes()) {
+            // P-99: it is over, and holds nothing up.
             // What was written may be refused until its number is delivered.
             Ok(true)
                 if self.started == 0
@@ -183,7 +184,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The link is closed: what the peer may take for delivered is delivered.
+    /// The link is closed: what the peer may take for delivered is delivered (P-99).
     pub(super) fn deliver_rest(&mut self, hub: &mut Hub) {
         if self.receives.shared().is_some() {
             return;

@@ -75,6 +75,7 @@ fn a_key_that_is_valid_names_bytes_that_are_written() {
     }
 }
 
+// P-38
 #[test]
 fn a_read_that_counts_is_from_before_the_revocation() {
     in_every_order(9, revoked::<NONE>);

@@ -13,7 +13,7 @@ const KEY_TABLE_BYTES: u64 = REGIONS_MAX as u64 * 4;
 
 /// Which remote keys are valid: entry `slot` holds the key or 0. Every peer maps it read-only and
 /// looks before and after each one-sided operation, so a revoked key fails without this side's
-/// help and without a message. A slot has many keys in its life, and no key twice.
+/// help and without a message. A slot has many keys in its life, and no key twice (P-38).
 #[derive(Debug)]
 pub(super) struct KeyTable {
     segment: OwnedFd,

@@ -20,7 +20,7 @@ use rustix::fd::{AsFd, OwnedFd};
 
 /// Peers that can wait at a time, introduced or not. Further ones are dropped.
 pub const WAITING_PEERS_MAX: usize = 1024;
-/// Peers let in in a turn; the others keep till the next, in the kernel's backlog.
+/// Peers let in in a turn; the others keep till the next, in the kernel's backlog (P-98).
 const ACCEPTED_PER_TURN: usize = 32;
 
 #[derive(Debug)]
@@ -159,6 +159,7 @@ impl ShmProvider {
         match Message::parse(packet.bytes()) {
             Ok(Message::Hello(greeting)) => self.introduced(request, &greeting, packet),
             Err(WireError::Version(_)) => {
+                // P-34: whatever it speaks, it is told.
                 if let Ok(none) = private_data(&[]) {
                     inbound.reject(RejectReason::IncompatibleVersion, none);
                 }
@@ -253,7 +254,7 @@ impl ShmProvider {
         Ok(())
     }
 
-    /// Drops strangers who did not introduce themselves in time.
+    /// Drops strangers who did not introduce themselves in time (P-34).
     pub(super) fn drop_late(&mut self) {
         for index in 0..self.inbound.bound() {
             let Some(request) = self.inbound.at(index) else {

@@ -243,6 +243,7 @@ impl Connection {
         let (Some(place), true) = (place, allowed) else {
             return REFUSED;
         };
+        // P-38: before the copy, and once more after it.
         let Some(look) = self.keys.look(segment.slot, key) else {
             return REFUSED;
         };

@@ -367,6 +367,7 @@ impl Provider for ShmProvider {
             if let Phase::Established(connection) = &pair.phase {
                 connection.link.set_sleeping(sleeping);
             }
+            // P-40: it was said, so this is the last look.
             may_sleep &= !pair.has_work(&self.hub);
         }
         if sleeping && !may_sleep {

@@ -171,6 +171,7 @@ impl Regions {
         memory: Memory,
     ) -> Result<MemoryRegion, VerbsError> {
         let regions_max = u64::from(REGIONS_MAX);
+        // P-62: when all have been issued there is no other.
         let key = self.key_last.checked_add(1);
         let key = key.ok_or(limit("keys issued", 1 << 32, u64::from(u32::MAX)))?;
         let slot = self.keys.claim();
@@ -197,7 +198,7 @@ impl Regions {
         })
     }
 
-    /// Revokes the key and gives the memory back to the system. Returns the region's domain.
+    /// Revokes the key and gives the memory back to the system (P-39). Returns the region's domain.
     ///
     /// # Errors
     /// If the system does not take it, the region stays, without a key for peers.

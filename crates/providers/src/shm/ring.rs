@@ -90,6 +90,7 @@ impl<S: Segment> Link<S> {
         if used > S::RING_BYTES {
             return Err(Malformed);
         }
+        // P-75: only what the peer has released is written.
         Ok(footprint(length) <= S::RING_BYTES - used)
     }
 
@@ -130,6 +131,7 @@ impl<S: Segment> Link<S> {
             return Ok(None);
         }
         let there = produced.checked_sub(self.consumed).ok_or(Malformed)?;
+        // P-36: nothing that the peer wrote is believed beyond these bounds.
         if !(ENVELOPE_BYTES..=S::RING_BYTES).contains(&there) {
             return Err(Malformed);
         }
@@ -192,8 +194,8 @@ impl<S: Segment> Link<S> {
     }
 
     /// Whether the message that was put last is certain to be delivered, which the peer does not have to
-    /// say then: there is a receive for it. It is the peer's before it is looked whether the peer's link
-    /// is open, and [`Self::close`] has the order the other way round: who finds it open is found.
+    /// say then: there is a receive for it (P-99). It is the peer's before it is looked whether the peer's
+    /// link is open, and [`Self::close`] has the order the other way round: who finds it open is found.
     pub(crate) fn is_certain(&mut self, length: u32) -> bool {
         let peer = self.peer();
         // In this order: each length is there before its receive is counted.
@@ -211,6 +213,7 @@ impl<S: Segment> Link<S> {
     /// certain to be.
     pub(crate) fn take_acknowledged(&mut self) -> Result<u64, Malformed> {
         let delivered = self.peer().delivered.load(Ordering::Acquire);
+        // P-36: nothing that the peer wrote is believed beyond these bounds.
         if delivered < self.acknowledged || delivered > self.sent {
             return Err(Malformed);
         }
@@ -243,7 +246,7 @@ impl<S: Segment> Link<S> {
     }
 
     /// The peer's messages that are there now are still to be delivered, as far as there are receives:
-    /// see [`Self::is_certain`].
+    /// see [`Self::is_certain`] (P-99).
     pub(crate) fn close(&self, state: LinkState) {
         self.own().state.store(state as u32, Ordering::Release);
         S::Words::fence(Ordering::SeqCst);
@@ -265,7 +268,7 @@ impl<S: Segment> Link<S> {
     }
 
     /// Says whether we sleep. To lose no wake-up the sleeper looks at the rings again after this,
-    /// and the peer looks at this word after it has published: the fences order both.
+    /// and the peer looks at this word after it has published: the fences order both (P-40).
     pub(crate) fn set_sleeping(&self, sleeping: bool) {
         let word = &self.own().sleeping.0;
         let now = word.load(Ordering::Relaxed);

@@ -155,6 +155,7 @@ fn counted<const DEFECT: Defect>() {
     receiver.join().unwrap();
 }
 
+// P-99
 #[test]
 fn what_is_certain_is_delivered_in_every_order_of_the_words() {
     in_every_order(9, closed::<NONE>);
@@ -163,6 +164,7 @@ fn what_is_certain_is_delivered_in_every_order_of_the_words() {
     assert_eq!(failure(counted::<RELAXED_STORES>), "certain and too long");
 }
 
+// P-75
 #[test]
 fn messages_arrive_whole_and_in_order_in_every_order_of_the_words() {
     in_every_order(4, polled::<NONE>);
@@ -174,6 +176,7 @@ fn messages_arrive_whole_and_in_order_in_every_order_of_the_words() {
     }
 }
 
+// P-40
 #[test]
 fn v_18_no_wake_up_is_lost_in_any_order_of_the_words() {
     in_every_order(3, slept::<NONE>);

@@ -289,6 +289,7 @@ fn recorded() -> (SocketAddr, Vec<u8>) {
     (a.address(), asking)
 }
 
+// P-84
 #[test]
 fn a_recording_does_not_take_the_place_of_the_stream_that_there_is() {
     let (from, asking) = recorded();
@@ -443,6 +444,7 @@ fn arrives(b: &mut Side, expected: usize, garbage: u64) -> Vec<Vec<u8>> {
     all
 }
 
+// P-83
 #[test]
 fn every_changed_byte_of_a_sealed_stream_ends_it() {
     let mut b = node("127.0.0.1:0", 2);
@@ -471,6 +473,7 @@ fn every_changed_byte_of_a_sealed_stream_ends_it() {
     assert!(ended > 2 * frame, "{ended}");
 }
 
+// P-83
 #[test]
 fn sealed_frames_that_are_left_out_repeated_or_swapped_end_the_stream() {
     let mut b = node("127.0.0.1:0", 2);

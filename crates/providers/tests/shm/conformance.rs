@@ -88,6 +88,7 @@ impl World for ShmWorld {
     }
 }
 
+// P-38
 #[test]
 fn the_shm_provider_keeps_every_rule() {
     let report = run(&mut || Box::new(ShmWorld::new()));

@@ -56,13 +56,14 @@ fn read_all(victim: &mut Victim, hostile: &Hostile, more: usize) -> Vec<u16> {
     others
 }
 
+// P-97
 #[test]
 fn a_peer_learns_of_every_region_that_is_gone() {
     let (mut victim, hostile) = unread("revoked");
     assert_eq!(read_all(&mut victim, &hostile, 0), []);
 }
 
-/// As one that was stopped with a question asked.
+/// P-97: as one that was stopped with a question asked.
 #[test]
 fn a_peer_that_has_not_read_gets_its_answer() {
     let (mut victim, hostile) = unread("answer");
@@ -73,6 +74,7 @@ fn a_peer_that_has_not_read_gets_its_answer() {
     assert_eq!(read_all(&mut victim, &hostile, 1), [MAP_REPLY]);
 }
 
+// P-97
 #[test]
 fn a_peer_that_has_not_read_is_asked() {
     let (mut victim, hostile) = unread("question");

@@ -51,6 +51,7 @@ fn strangers_who_talk_garbage_are_dropped() {
     }
 }
 
+// P-34
 #[test]
 fn another_version_is_rejected_with_an_answer() {
     let mut victim = Victim::new("version");
@@ -70,6 +71,7 @@ fn another_version_is_rejected_with_an_answer() {
     assert_eq!(hostile.received(), Some(REJECT));
 }
 
+// P-34
 #[test]
 fn a_stranger_who_says_nothing_is_dropped_in_time() {
     let mut victim = Victim::new("silent");
@@ -84,7 +86,7 @@ fn a_stranger_who_says_nothing_is_dropped_in_time() {
     assert_eq!(hostile.received(), None);
 }
 
-/// While one is let in the next may come.
+/// P-98: while one is let in the next may come.
 #[test]
 fn a_turn_does_not_last_as_long_as_peers_connect() {
     let mut victim = Victim::new("crowd");
@@ -100,6 +102,7 @@ fn a_turn_does_not_last_as_long_as_peers_connect() {
     drop(crowd);
 }
 
+// P-36
 #[test]
 fn words_out_of_range_end_the_connection() {
     let cases: [(&str, u64, &[u8]); 7] = [
@@ -125,6 +128,7 @@ fn words_out_of_range_end_the_connection() {
     victim.expect_fatal("consumed");
 }
 
+// P-36
 #[test]
 fn a_message_with_a_wrong_length_touches_nothing() {
     for (length, number) in [(u32::MAX, 0_u32), (64 * 1024 + 1, 0), (60, 0), (8, 7)] {
@@ -138,6 +142,7 @@ fn a_message_with_a_wrong_length_touches_nothing() {
     }
 }
 
+// P-37
 #[test]
 fn control_messages_out_of_turn_end_the_connection() {
     for (what, bytes) in [
@@ -152,6 +157,7 @@ fn control_messages_out_of_turn_end_the_connection() {
     }
 }
 
+// P-37
 #[test]
 fn one_hostile_peer_does_not_disturb_another_connection() {
     let address = address("others");

@@ -13,6 +13,7 @@ use legato_verbs::{
 };
 use std::os::unix::net::UnixListener;
 
+// P-38
 #[test]
 fn a_mapped_segment_is_read_without_the_target_and_fails_once_revoked() {
     let (mut left, mut right) = connected("revoked");
@@ -39,6 +40,7 @@ fn a_mapped_segment_is_read_without_the_target_and_fails_once_revoked() {
     assert_eq!(right.provider.poll_event(), Some(violated));
 }
 
+// P-39
 #[test]
 fn revoking_one_region_unmaps_it_at_the_peer_and_leaves_the_others() {
     let (mut left, mut right) = connected("unmapped");
@@ -111,6 +113,7 @@ fn more_messages_than_the_ring_holds_wait_for_space() {
     assert_eq!(polled(&mut right), [Ok(received); 12]);
 }
 
+// P-40
 #[test]
 fn v_18_nobody_sleeps_over_a_message() {
     let (mut left, mut right) = connected("sleep");

@@ -102,7 +102,7 @@ fn what_shares_its_receives_has_sent_when_it_is_received() {
     right.dismantle();
 }
 
-/// As on a wire, where what was acknowledged is in memory.
+/// P-99: as on a wire, where what was acknowledged is in memory.
 #[test]
 fn what_was_sent_is_received_whoever_ends_the_connection() {
     type End = fn(&mut Peer, &mut Peer);

@@ -164,6 +164,7 @@ fn messages_reads_and_writes_cross_both_ways() {
     assert!(child.0.wait().unwrap().success(), "{said:?}");
 }
 
+// P-41
 #[test]
 fn v_25_a_killed_peer_is_noticed_and_nothing_is_left() {
     for cycle in 0..20_u64 {

@@ -11,7 +11,7 @@ use legato_sim::fault::{Link, Rule};
 use legato_verbs::{Address, ConnectionEvent, Event, Provider, RemoteAddress, VerbsError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// F-1, F-7, F-8, F-10: both sides call, both answer late and out of order.
+/// F-1, F-7, F-8, F-10, P-5: both sides call, both answer late and out of order.
 #[test]
 fn every_reply_matches_its_request_and_no_receive_is_ever_missing() {
     let mut would_block = 0;
@@ -67,7 +67,7 @@ fn every_reply_matches_its_request_and_no_receive_is_ever_missing() {
     assert!(would_block > 100, "credits were never short: {would_block}");
 }
 
-/// F-2: the late reply finds its slot, and no other.
+/// F-2, P-6: the late reply finds its slot, and no other.
 #[test]
 fn a_reply_after_the_deadline_is_dropped_and_the_slot_serves_again() {
     let mut world = World::seeded(7);
@@ -108,7 +108,7 @@ fn a_reply_after_the_deadline_is_dropped_and_the_slot_serves_again() {
     world.right.end();
 }
 
-/// F-7: the peer's application does not answer, so calls stop, also expired ones.
+/// F-7, P-7: the peer's application does not answer, so calls stop, also expired ones.
 #[test]
 fn a_peer_that_does_not_answer_costs_its_credits_and_nothing_else() {
     let mut world = World::seeded(8);
@@ -180,7 +180,7 @@ fn one_sided_operations_move_the_right_bytes_in_order() {
     world.right.end();
 }
 
-/// F-4, F-5: the outcome at the deadline, the buffer when the queue pair has given it back.
+/// F-4, F-5, P-13: the outcome at the deadline, the buffer when the queue pair has given it back.
 #[test]
 fn an_expired_operation_has_its_outcome_in_time_and_its_buffer_when_it_is_quiet() {
     let mut world = World::seeded(10);
@@ -218,7 +218,7 @@ fn an_expired_operation_has_its_outcome_in_time_and_its_buffer_when_it_is_quiet(
     world.left.end();
 }
 
-/// F-5, F-22: the flush never comes, so the queue pair is destroyed, and only then the buffer is
+/// F-5, F-22, P-15, P-53: the flush never comes, so the queue pair is destroyed, and only then the buffer is
 /// free.
 #[test]
 fn a_queue_pair_that_does_not_drain_is_destroyed() {
@@ -237,7 +237,7 @@ fn a_queue_pair_that_does_not_drain_is_destroyed() {
     world.left.end();
 }
 
-/// A success that comes after the outcome changes only who has the buffer.
+/// P-16: a success that comes after the outcome changes only who has the buffer.
 #[test]
 fn a_late_success_does_not_change_an_outcome() {
     let mut world = World::seeded(12);
@@ -254,7 +254,7 @@ fn a_late_success_does_not_change_an_outcome() {
     world.left.end();
 }
 
-/// F-4, F-6, F-14, F-22: whatever ends a connection, whenever, everything in flight ends once.
+/// F-4, F-6, F-14, F-22, P-14: whatever ends a connection, whenever, everything in flight ends once.
 #[test]
 fn every_end_of_a_connection_gives_everything_back_exactly_once() {
     for seed in 0..300 {
@@ -337,7 +337,7 @@ fn a_write_that_was_executed_and_not_acknowledged_is_unknown() {
     assert_eq!(there, [7; PIECE as usize]);
 }
 
-/// F-3, F-14: a NIC that says everything twice.
+/// F-3, F-14, P-17: a NIC that says everything twice.
 #[test]
 fn doubled_completions_are_counted_and_change_nothing() {
     let mut world = World::seeded(13);
@@ -452,7 +452,7 @@ fn connections_are_limited_and_failures_to_connect_are_typed() {
     world.right.end();
 }
 
-/// F-13: only the connection of the peer that sent it is reset.
+/// F-13, P-8, P-45: only the connection of the peer that sent it is reset.
 #[test]
 fn malformed_messages_reset_one_connection_and_nothing_else() {
     let mut world = World::seeded(16);
@@ -497,7 +497,7 @@ fn malformed_messages_reset_one_connection_and_nothing_else() {
     world.right.end();
 }
 
-/// F-3, F-13: replies that nobody waits for are dropped; requests beyond the credits are not.
+/// F-3, F-13, P-4: replies that nobody waits for are dropped; requests beyond the credits are not.
 #[test]
 fn doubled_replies_are_dropped_and_stolen_credits_reset_the_connection() {
     let mut world = World::seeded(17);
@@ -551,6 +551,7 @@ fn doubled_replies_are_dropped_and_stolen_credits_reset_the_connection() {
     world.right.end();
 }
 
+// P-1
 #[test]
 fn a_peer_without_the_protocol_is_rejected() {
     let mut world = World::seeded(18);
@@ -569,7 +570,7 @@ fn a_peer_without_the_protocol_is_rejected() {
     world.right.end();
 }
 
-/// Both machines stood still for longer than a silent peer is believed to be alive.
+/// P-47: both machines stood still for longer than a silent peer is believed to be alive.
 #[test]
 fn v_26_a_side_that_slept_does_not_blame_its_peer() {
     let mut world = World::seeded(19);

@@ -195,7 +195,7 @@ fn slices_of_a_region_are_disjoint_and_reach_nothing_else() {
     region.deregister(nic).unwrap();
 }
 
-/// Operations go on when their fabric is dropped or forgotten: nobody gets their bytes, and the
+/// P-73: operations go on when their fabric is dropped or forgotten: nobody gets their bytes, and the
 /// region stays.
 #[test]
 fn bytes_that_were_left_in_an_operation_are_not_given_out_again() {
@@ -227,7 +227,7 @@ fn bytes_that_were_left_in_an_operation_are_not_given_out_again() {
     }
 }
 
-/// What the device may still write to keeps its region.
+/// P-74: what the device may still write to keeps its region.
 #[test]
 fn a_fabric_that_holds_what_is_not_quiet_is_not_dismantled() {
     let mut world = Network::new();

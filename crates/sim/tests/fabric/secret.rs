@@ -127,6 +127,7 @@ fn private_data_of_the_user_travels_sealed() {
     end(world);
 }
 
+// P-77
 #[test]
 fn whose_fault_it_is_is_said_when_the_secrets_do_not_fit() {
     for (left, right, expected) in [
@@ -155,6 +156,7 @@ fn whose_fault_it_is_is_said_when_the_secrets_do_not_fit() {
     }
 }
 
+// P-77
 #[test]
 fn random_bytes_are_refused_and_the_next_peer_is_not() {
     let mut world = world(4, Some(1), Some(1));
@@ -181,6 +183,7 @@ fn random_bytes_are_refused_and_the_next_peer_is_not() {
     end(world);
 }
 
+// P-78
 #[test]
 fn every_changed_byte_of_the_handshake_is_noticed() {
     // What the responder reads: the run, and the opening. Zeros may follow it.
@@ -208,6 +211,7 @@ fn every_changed_byte_of_the_handshake_is_noticed() {
     }
 }
 
+// P-78
 #[test]
 fn every_changed_byte_of_a_confirmation_is_noticed() {
     for place in 0..CONFIRMATION_SIZE {
@@ -245,6 +249,7 @@ fn every_changed_byte_of_a_confirmation_is_noticed() {
     }
 }
 
+// P-79
 #[test]
 fn a_recording_gets_a_queue_pair_for_a_short_time_and_nothing_else() {
     let mut world = world(6, Some(1), Some(1));
@@ -273,6 +278,7 @@ fn a_recording_gets_a_queue_pair_for_a_short_time_and_nothing_else() {
     end(world);
 }
 
+// P-79
 #[test]
 fn recordings_take_half_of_all_places_and_no_more() {
     let mut world = world(7, Some(1), Some(1));
@@ -298,6 +304,7 @@ fn recordings_take_half_of_all_places_and_no_more() {
     end(world);
 }
 
+// P-80
 #[test]
 fn somebody_in_between_who_joins_other_queue_pairs_is_noticed() {
     for seed in 0..10 {
@@ -337,6 +344,7 @@ fn packets_that_are_lost_late_or_out_of_order_do_no_harm() {
     }
 }
 
+// P-78
 #[test]
 fn nothing_is_heard_from_a_peer_before_its_confirmation() {
     let mut world = world(8, Some(1), Some(1));

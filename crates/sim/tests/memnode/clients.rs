@@ -282,6 +282,7 @@ const EMPTY: NodeStatus = NodeStatus {
     extents: 0,
 };
 
+// P-10
 #[test]
 fn a_node_refuses_more_than_it_has_headers_included() {
     let mut world = World::new(1);
@@ -399,6 +400,7 @@ fn a_node_is_one_node_on_all_its_interfaces() {
     world.end();
 }
 
+// P-11
 #[test]
 fn an_extent_is_released_by_its_owner_and_nobody_else() {
     let mut world = World::new(2);
@@ -414,6 +416,7 @@ fn an_extent_is_released_by_its_owner_and_nobody_else() {
     world.end();
 }
 
+// P-9
 #[test]
 fn nothing_is_done_for_whoever_has_not_opened_or_is_not_understood() {
     let mut world = World::new(3);
@@ -445,7 +448,7 @@ fn nothing_is_done_for_whoever_has_not_opened_or_is_not_understood() {
     world.end();
 }
 
-/// Pages come back, new extents are zero, and the keys of old ones open nothing.
+/// P-12: pages come back, new extents are zero, and the keys of old ones open nothing.
 #[test]
 fn an_extent_holds_its_pages_until_it_is_released_and_never_shows_them_again() {
     let mut world = World::new(4);
@@ -484,7 +487,7 @@ fn an_extent_holds_its_pages_until_it_is_released_and_never_shows_them_again() {
     world.end();
 }
 
-/// M-52: however a client goes, its memory is freed.
+/// M-52, P-11: however a client goes, its memory is freed.
 #[test]
 fn everything_of_a_client_ends_with_its_connection() {
     let mut world = World::new(5);
@@ -505,7 +508,7 @@ fn everything_of_a_client_ends_with_its_connection() {
     world.end();
 }
 
-/// F-22 for the node: after any history the counters balance and the NIC is empty.
+/// F-22, P-12 for the node: after any history the counters balance and the NIC is empty.
 #[test]
 fn random_histories_balance() {
     for seed in 0..20 {

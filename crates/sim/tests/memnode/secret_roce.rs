@@ -201,6 +201,7 @@ fn expect_refused(result: Result<(), OperationError>) {
     }
 }
 
+// P-81
 #[test]
 fn what_one_client_was_given_no_other_can_touch_though_it_knows_the_key() {
     for (kind, port) in [("roce", 20_401), ("roce+tcp", 20_402)] {
@@ -231,6 +232,7 @@ fn what_one_client_was_given_no_other_can_touch_though_it_knows_the_key() {
     }
 }
 
+// P-82
 #[test]
 fn nobody_guesses_the_keys_of_a_nic_from_those_of_another() {
     let place: Address = "roce://127.0.0.1:0".parse().unwrap();

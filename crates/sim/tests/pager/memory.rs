@@ -32,6 +32,7 @@ fn read(world: &mut World, page: u64) -> Outcome {
     scene::read(world, 0, page)
 }
 
+// P-19
 #[test]
 fn m02_patterns_come_back_in_random_order() {
     let (mut world, range) = filled(config(), 4 * CACHE);
@@ -150,6 +151,7 @@ fn m04_an_unchanged_page_is_evicted_without_a_write() {
     end(world, &[range]);
 }
 
+// P-22
 #[test]
 fn m06_a_page_that_is_being_written_back_is_newest_when_touched() {
     let (mut world, range) = filled(slow(50_000_000), 2 * CACHE);
@@ -435,7 +437,7 @@ fn a_program_that_waits_for_far_memory_gets_what_others_give_back() {
     go_on(world, range, waits_for);
 }
 
-/// Lost: a node that refused an extent for want of memory was given up, and all that it held with it.
+/// P-10. Lost: a node that refused an extent for want of memory was given up, and all that it held with it.
 #[test]
 fn a_node_whose_system_gives_no_more_memory_keeps_what_it_has() {
     let mut world = with_one_node(Bytes::mib(64));

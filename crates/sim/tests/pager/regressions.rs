@@ -59,7 +59,7 @@ fn memory_that_is_not_registered_cannot_outgrow_the_limit() {
     world.finish().unwrap();
 }
 
-/// Lost: a page whose write was under way came back, left again unchanged, counted as clean, and
+/// P-25, P-26. Lost: a page whose write was under way came back, left again unchanged, counted as clean, and
 /// was dropped; then the write failed.
 #[test]
 fn a_page_that_leaves_again_before_its_write_has_ended_is_written_again() {

@@ -13,6 +13,7 @@ fn config(seed: u64) -> WorldConfig {
     }
 }
 
+// P-20
 #[test]
 fn every_seed_reads_what_it_wrote() {
     let failures: Vec<_> = (0..SEEDS)

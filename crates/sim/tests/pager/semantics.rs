@@ -23,6 +23,7 @@ fn fork(world: &mut World) -> usize {
     world.thread_of(child).unwrap()
 }
 
+// P-23
 #[test]
 fn m14_parent_and_child_see_their_own_writes_only() {
     let (mut world, range) = filled(config(), 3 * CACHE);
@@ -145,6 +146,7 @@ fn m17_pages_that_are_not_needed_read_zero() {
     end(world, &[range]);
 }
 
+// P-24
 #[test]
 fn m18_late_completions_do_not_reach_a_range_that_is_mapped_again() {
     let network = SimNetworkConfig {
@@ -186,6 +188,7 @@ fn absent(world: &World, range: PageRange, part: PageRange) -> Option<PageNumber
         .find(|&page| !part.contains(page) && !world.is_present(page))
 }
 
+// P-18
 #[test]
 fn m18_fetches_and_write_backs_in_flight_end_with_their_range() {
     let network = SimNetworkConfig {
@@ -211,6 +214,7 @@ fn m18_fetches_and_write_backs_in_flight_end_with_their_range() {
     end(world, &[again]);
 }
 
+// P-27
 #[test]
 fn m46_pages_of_a_lost_node_give_sigbus_and_nothing_else() {
     let (mut world, range) = filled(config(), 6 * CACHE);

@@ -246,6 +246,7 @@ mod tests {
         }
     }
 
+    // P-28
     #[test]
     fn foreign_bytes_are_refused() {
         let malformed = Err(ControlError::Malformed);

@@ -160,6 +160,7 @@ fn a_goodbye_counts_although_an_order_was_left_unread() {
     scene.end_program();
 }
 
+// P-33
 #[test]
 fn an_agent_that_says_goodbye_leaves_its_counters() {
     let mut scene = scene();
@@ -201,6 +202,7 @@ fn an_agent_that_leaves_without_reading_its_orders_has_said_goodbye() {
     program.wait().unwrap();
 }
 
+// P-31
 #[test]
 fn a_program_whose_agent_dies_is_killed() {
     let mut scene = scene();
@@ -225,6 +227,7 @@ fn a_program_whose_agent_dies_is_killed() {
     assert_eq!(scene.agent.report().unwrap().stats.counters.faults, 1);
 }
 
+// P-31
 #[test]
 fn an_agent_that_dies_with_its_program_is_no_accident() {
     let mut scene = scene();
@@ -236,6 +239,7 @@ fn an_agent_that_dies_with_its_program_is_no_accident() {
     assert!(scene.agent.ended());
 }
 
+// P-30
 #[test]
 fn forked_children_are_not_left_with_zeros() {
     let mut scene = scene();
@@ -325,7 +329,7 @@ fn a_goodbye_is_heard_though_an_order_came_too_late() {
     scene.end_program();
 }
 
-/// The supervisor's end of a hand's connection goes to the agent: what the hand then says, the
+/// P-43: the supervisor's end of a hand's connection goes to the agent: what the hand then says, the
 /// agent hears.
 #[test]
 fn the_connection_of_a_hand_is_passed_on() {
@@ -376,6 +380,7 @@ fn receive_descriptor(socket: &OwnedFd, expected: SupervisorMessage) -> OwnedFd 
     rights.expect("a descriptor comes with it")
 }
 
+// P-28
 #[test]
 fn what_is_no_message_ends_the_connection() {
     let mut scene = scene();

@@ -180,6 +180,7 @@ fn steps_towards_a_smaller_share_are_granted_at_once() {
     assert_eq!(ledger.settle(now), [(second, 31 * MIB)]);
 }
 
+// P-42
 #[test]
 fn an_agent_that_does_not_answer_counts_with_its_old_share() {
     let now = Instant::now();
@@ -203,6 +204,7 @@ fn an_agent_that_does_not_answer_counts_with_its_old_share() {
     assert!(orders.iter().all(|(id, _)| [second, third].contains(id)));
 }
 
+// P-44
 #[test]
 fn an_agent_that_has_not_answered_is_asked_again() {
     let now = Instant::now();
@@ -415,7 +417,7 @@ impl Tree {
     }
 }
 
-/// Beyond the cache there are only floors: of those that started while everything was held, where
+/// P-42: beyond the cache there are only floors: of those that started while everything was held, where
 /// floors alone are more, and where others do not get down.
 #[test]
 fn nothing_is_granted_twice() {

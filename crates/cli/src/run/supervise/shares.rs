@@ -39,7 +39,7 @@ impl Supervisor {
         }
     }
 
-    /// A hand goes to the agent that it works for, which talks to it alone from now on. Without
+    /// A hand goes to the agent that it works for, which talks to it alone from now on (P-43). Without
     /// that agent it ends with its connection.
     pub(super) fn handle_hand(&mut self, hand: Hand) {
         let Hand {

@@ -42,6 +42,7 @@ fn f_07_who_calls_a_peer_that_does_not_read_waits_for_credits_and_loses_nothing(
     assert_eq!(client.station.fabric.counters().connections_reset, 0);
 }
 
+// P-46
 #[test]
 fn f_16_a_frozen_peer_is_suspected_and_given_up_and_nobody_spins() {
     let node = Node::start("64MiB");

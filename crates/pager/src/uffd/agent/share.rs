@@ -32,7 +32,7 @@ pub(super) struct ShareLog {
 
 impl ShareLog {
     /// The supervisor has cut or raised the share; or says it again, because it has not heard of its
-    /// being reached, or what it said in between has not come through.
+    /// being reached, or what it said in between has not come through (P-44).
     fn note_share(&mut self, before: Bytes, share: Bytes) {
         let owes = share <= before || self.owed.is_some();
         self.owed = owes.then_some(u64::MAX);
@@ -138,7 +138,7 @@ impl<G: ProviderGlue> Agent<G> {
                     self.idle_poll.grant(request);
                 }
                 Ok(Some((SupervisorMessage::Replaced, _))) => self.housekeeping_at = Time::ZERO,
-                // What it does not say, and its end: the memory nodes go with it.
+                // What it does not say, and its end: the memory nodes go with it (P-32).
                 Ok(Some(_)) | Err(_) => {
                     self.supervisor_gone = true;
                     self.program.kill();
@@ -183,6 +183,7 @@ mod tests {
         assert_eq!(log.news_of_shrinking(&now(31)), Some(share.0));
     }
 
+    // P-44
     #[test]
     fn a_share_that_is_said_again_is_acknowledged_again() {
         let mut log = ShareLog::default();

@@ -176,7 +176,7 @@ impl<G: ProviderGlue> Agent<G> {
             pager,
         };
         parts.wait_for_nodes(supervisor, welcome)?;
-        // A node that is lost stays lost, so nobody connects any more.
+        // A node that is lost stays lost, so nobody connects any more (P-85).
         parts.fabric.forget_keys();
         Ok(parts)
     }
@@ -254,7 +254,7 @@ impl<G: ProviderGlue> Parts<G> {
                     return self.check_nodes(welcome);
                 }
             }
-            // It does not speak before Ready: readable means gone.
+            // It does not speak before Ready: readable means gone (P-32).
             if is_readable(supervisor.fd()) {
                 return Err("its legato run is gone; start it anew".to_string());
             }

@@ -75,7 +75,7 @@ impl Mailbox {
         }
     }
 
-    /// False while the task is still at what was given up.
+    /// False while the task is still at what was given up (P-76).
     pub(in crate::uffd) fn is_idle(&self) -> bool {
         self.state.load(Ordering::Acquire) == IDLE
     }

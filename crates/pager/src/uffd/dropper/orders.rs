@@ -204,6 +204,7 @@ fn in_every_order(agent: fn(&Mailbox)) {
     model.check(move || beside_a_task(agent));
 }
 
+// P-76
 #[test]
 fn what_is_posted_is_what_is_done_and_nobody_waits_for_ever() {
     in_every_order(evicted);

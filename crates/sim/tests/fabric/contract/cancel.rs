@@ -81,6 +81,7 @@ pub(crate) fn given_up<N: Net>(mut world: World<N>, steps: u32, watch: &Watch) {
     world.right.end();
 }
 
+// P-61
 #[test]
 fn l_26_v_36_given_up_at_every_step() {
     for personality in Personality::ALL {
@@ -108,7 +109,7 @@ fn l_26_v_36_given_up_at_every_step_over_roce() {
     }
 }
 
-/// What is given up while its peer is dead: the outcome at once, the buffer from the fence.
+/// P-61: what is given up while its peer is dead: the outcome at once, the buffer from the fence.
 #[test]
 fn l_26_given_up_under_a_dead_peer() {
     for personality in Personality::ALL {

@@ -32,6 +32,7 @@ pub(crate) fn closes_with_all_under_way<N: Net>(world: &mut World<N>, name: &str
     world.right.events.clear();
 }
 
+// P-53
 #[test]
 fn v_28_without_any_asynchronous_event() {
     for personality in Personality::ALL {
@@ -69,7 +70,7 @@ fn v_28_without_any_event_of_an_end() {
     }
 }
 
-/// Last Work Request Reached and the end of the connection, each up to five times, before and after.
+/// P-54: Last Work Request Reached and the end of the connection, each up to five times, before and after.
 #[test]
 fn v_29_events_that_come_again_reap_once() {
     for personality in Personality::ALL {
@@ -128,7 +129,7 @@ fn v_29_a_fatal_event_and_events_of_what_is_gone() {
     }
 }
 
-/// Neither events nor flushed requests nor markers: the deadline of the drain, then destruction.
+/// P-53: neither events nor flushed requests nor markers: the deadline of the drain, then destruction.
 #[test]
 fn v_30_neither_the_event_nor_the_marker() {
     for personality in [

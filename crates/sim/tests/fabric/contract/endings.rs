@@ -226,7 +226,7 @@ fn f_15_a_connection_in_error_is_not_chosen() {
     }
 }
 
-/// Two clients of one server, of which one connects again and again: the other's connection has
+/// P-59: two clients of one server, of which one connects again and again: the other's connection has
 /// nothing to do with that, also if neither says who it is.
 #[test]
 fn l_33_a_peer_does_not_speak_for_another() {
@@ -263,7 +263,7 @@ fn run_both(world: &mut World<SimNetwork>, third: &mut Side) {
     }
 }
 
-/// A client that comes back says that its old connections are closed: what is left of them here
+/// P-58, P-59: a client that comes back says that its old connections are closed: what is left of them here
 /// ends at once, and not after the liveness bound.
 #[test]
 fn l_33_a_peer_that_returns_has_closed_its_old_connections() {

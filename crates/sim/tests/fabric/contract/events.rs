@@ -128,7 +128,7 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// Whatever is said, in whatever state and however often: nothing panics, nothing leaks, each
+/// P-54: whatever is said, in whatever state and however often: nothing panics, nothing leaks, each
 /// thing that was started ends once, and the next connection works.
 #[test]
 fn l_37_every_event_in_every_state() {
@@ -255,6 +255,7 @@ fn recovers(world: &mut World<SimNetwork>) {
     world.right.end();
 }
 
+// P-56, P-90
 #[test]
 fn v_39_the_port_goes_down_and_comes_back() {
     for personality in Personality::ALL {
@@ -266,6 +267,7 @@ fn v_39_the_port_goes_down_and_comes_back() {
     }
 }
 
+// P-56, P-90
 #[test]
 fn v_39_an_address_changes() {
     for personality in Personality::ALL {
@@ -281,7 +283,7 @@ fn v_39_an_address_changes() {
     }
 }
 
-/// The device is gone: no completion comes any more, and nothing is refused for ever.
+/// P-56: the device is gone: no completion comes any more, and nothing is refused for ever.
 #[test]
 fn l_40_l_41_v_39_the_device_is_removed() {
     for personality in Personality::ALL {
@@ -305,7 +307,7 @@ fn l_40_l_41_v_39_the_device_is_removed() {
     }
 }
 
-/// It stops while a connection drains that cannot be destroyed: nothing of it stays in quarantine.
+/// P-58: it stops while a connection drains that cannot be destroyed: nothing of it stays in quarantine.
 #[test]
 fn l_40_the_device_stops_under_a_connection_that_drains() {
     const EIO: VerbsError = VerbsError::System {

@@ -20,7 +20,7 @@ fn quarantined(world: &mut World<SimNetwork>) -> usize {
     taken.len()
 }
 
-/// The queue pair does not go to the error state, and is destroyed in time all the same.
+/// P-52: the queue pair does not go to the error state, and is destroyed in time all the same.
 #[test]
 fn l_32_the_error_state_is_refused() {
     for personality in Personality::ALL {
@@ -46,7 +46,7 @@ fn l_32_the_error_state_is_refused() {
     }
 }
 
-/// It is not destroyed either: quarantine, counted and visible. The buffer comes back when the
+/// P-58: it is not destroyed either: quarantine, counted and visible. The buffer comes back when the
 /// device does what it is told after all, and not before.
 #[test]
 fn l_32_neither_the_error_state_nor_destruction() {
@@ -201,7 +201,7 @@ fn l_33_a_region_of_its_own_is_ended_instead() {
     world.left.end();
 }
 
-/// A quarantine that is full stops new work, before it stops the machine.
+/// P-60: a quarantine that is full stops new work, before it stops the machine.
 #[test]
 fn f_22_a_full_quarantine_starts_nothing_new() {
     let mut world = World::new(Plan {
@@ -292,6 +292,7 @@ fn canary_lives(late_write_bound: Duration) -> bool {
     lives
 }
 
+// P-57
 #[test]
 fn v_30_a_device_that_writes_late_is_waited_for() {
     // Without the bound the test sees what it is to see.

@@ -84,7 +84,8 @@ fn read_meanwhile<N: Net>(mut world: World<N>, name: &str) {
     world.right.end();
 }
 
-/// Wrong over shared memory: one-sided operations waited until the peer had taken the messages before them.
+/// P-99. Wrong over shared memory: one-sided operations waited until the peer had taken the messages before
+/// them.
 #[test]
 fn reads_and_writes_do_not_wait_for_calls_to_a_peer_that_stands_still() {
     for personality in Personality::ATTENTIVE {
@@ -331,7 +332,7 @@ fn f_11_a_peer_without_a_receive_fails_the_call_in_time() {
     }
 }
 
-/// Every queue of a connection is full when it ends.
+/// P-52: every queue of a connection is full when it ends.
 #[test]
 fn v_33_full_queues_drain() {
     for personality in Personality::ALL {

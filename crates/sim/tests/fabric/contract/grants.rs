@@ -168,7 +168,7 @@ fn l_29_a_grant_comes_and_goes() {
     comes_and_goes(World::roce(granting()), "roce");
 }
 
-/// A write that is on its way when the grant ends is refused at its arrival, and nothing is written.
+/// P-95: a write that is on its way when the grant ends is refused at its arrival, and nothing is written.
 #[test]
 fn l_28_l_29_a_late_write_after_the_end_of_a_grant() {
     for personality in Personality::ALL {
@@ -206,7 +206,7 @@ fn l_28_l_29_a_late_write_after_the_end_of_a_grant() {
     }
 }
 
-/// A grant ends between any two packets of a write: afterwards no byte changes.
+/// P-95: a grant ends between any two packets of a write: afterwards no byte changes.
 #[test]
 fn l_29_a_grant_that_ends_in_the_middle_of_a_write() {
     for personality in Personality::ALL {
@@ -265,7 +265,7 @@ fn l_29_a_grant_is_of_one_peer() {
     }
 }
 
-/// The invalidation does not complete: the connection ends at the deadline, and the grant with it.
+/// P-95: the invalidation does not complete: the connection ends at the deadline, and the grant with it.
 #[test]
 fn l_28_a_grant_whose_end_does_not_complete() {
     for personality in Personality::ALL {

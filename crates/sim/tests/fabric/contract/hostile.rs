@@ -57,7 +57,7 @@ fn f_13_hellos_from_a_fuzzer() {
     world.right.end();
 }
 
-/// Messages of noise, of any length up to what fits and beyond.
+/// P-45: messages of noise, of any length up to what fits and beyond.
 #[test]
 fn f_13_messages_from_a_fuzzer() {
     let mut world = World::new(Plan::default());
@@ -161,7 +161,7 @@ fn f_14_failed_polls() {
     }
 }
 
-/// A queue that is overrun ends its connections, and another one takes its place.
+/// P-55: a queue that is overrun ends its connections, and another one takes its place.
 #[test]
 fn f_14_an_overrun_is_not_the_end_of_the_node() {
     for personality in Personality::ALL {

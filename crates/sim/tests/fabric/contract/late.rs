@@ -228,7 +228,7 @@ fn l_23_a_completion_that_is_lost_for_ever() {
     }
 }
 
-/// The same of a call's send: the call is answered all the same, and the buffer of the send is
+/// P-51: the same of a call's send: the call is answered all the same, and the buffer of the send is
 /// got back by ending the connection.
 #[test]
 fn l_23_completions_of_messages_that_are_lost_for_ever() {
@@ -320,7 +320,7 @@ fn l_35_messages_of_a_connection_that_is_over_are_dropped() {
     }
 }
 
-/// A write of a connection that is over arrives when another one has taken its place and the
+/// P-62: a write of a connection that is over arrives when another one has taken its place and the
 /// memory that it was meant for is something else.
 #[test]
 fn l_30_a_key_is_never_issued_again_and_old_writes_reach_nothing_new() {
@@ -358,6 +358,7 @@ fn l_30_a_key_is_never_issued_again_and_old_writes_reach_nothing_new() {
     }
 }
 
+// P-62
 #[test]
 fn l_30_keys_are_never_issued_again() {
     fn keys<N: Net>(mut world: World<N>) {

@@ -125,6 +125,7 @@ pub(crate) fn is_posted_again<N: Net>(
     world.right.end();
 }
 
+// P-50
 #[test]
 fn v_38_a_receive_that_is_refused_once_is_posted_again() {
     for personality in Personality::ATTENTIVE {
@@ -137,7 +138,7 @@ fn v_38_a_receive_that_is_refused_once_is_posted_again() {
     }
 }
 
-/// If they stay refused, both sides know within a second.
+/// P-50: if they stay refused, both sides know within a second.
 #[test]
 fn f_09_receives_that_stay_refused_end_the_connection() {
     for personality in Personality::ALL {

@@ -92,7 +92,7 @@ fn v_24_cycles_with_shared_receives_leave_nothing() {
     settles(&mut world, "roce");
 }
 
-/// With the event, and with the event hidden, which is counted.
+/// P-92: with the event, and with the event hidden, which is counted.
 #[test]
 fn v_28_shared_receives_without_last_work_request_reached() {
     for personality in Personality::ALL {
@@ -119,7 +119,7 @@ pub(crate) fn drains<N: Net>(mut world: World<N>, name: &str, is_said: bool) {
     world.right.end();
 }
 
-/// Last Work Request Reached two to five times, and once more when all is over.
+/// P-92: Last Work Request Reached two to five times, and once more when all is over.
 #[test]
 fn v_29_shared_receives_are_reaped_once() {
     for personality in Personality::ALL {
@@ -167,7 +167,7 @@ pub(crate) fn reaped_once<N: Net>(
     settles(&mut world, name);
 }
 
-/// Neither events nor completions: the deadline of the drain, then destruction; and the queue is as
+/// P-93: neither events nor completions: the deadline of the drain, then destruction; and the queue is as
 /// full as before.
 #[test]
 fn v_30_shared_receives_come_back_without_event_and_marker() {
@@ -204,7 +204,7 @@ fn v_30_shared_receives_come_back_without_event_and_marker() {
     }
 }
 
-/// A connection ends in the middle of a message of several packets, between any two of them.
+/// P-93: a connection ends in the middle of a message of several packets, between any two of them.
 #[test]
 fn v_31_the_receive_of_half_a_message_comes_back() {
     const LENGTH: u32 = 40_000;
@@ -245,7 +245,7 @@ fn v_31_the_receive_of_half_a_message_comes_back() {
     }
 }
 
-/// No receive is posted, and a queue pair on which nothing happens ends.
+/// P-92: no receive is posted, and a queue pair on which nothing happens ends.
 #[test]
 fn v_32_an_idle_queue_pair_on_an_empty_queue_is_reaped() {
     for personality in Personality::ALL {
@@ -303,7 +303,7 @@ fn v_38_a_shared_receive_that_is_refused_once_is_posted_again() {
     }
 }
 
-/// For a tenth of the liveness bound; then all end, and the next connection finds another queue.
+/// P-94: for a tenth of the liveness bound; then all end, and the next connection finds another queue.
 #[test]
 fn f_09_shared_receives_that_stay_refused_end_all_connections() {
     for personality in Personality::ALL {
@@ -332,7 +332,7 @@ fn f_09_shared_receives_that_stay_refused_end_all_connections() {
     }
 }
 
-/// The device gives the queue up.
+/// P-94: the device gives the queue up.
 #[test]
 fn l_37_the_shared_queue_fails() {
     for personality in Personality::ALL {
@@ -357,7 +357,7 @@ fn l_37_the_shared_queue_fails() {
     }
 }
 
-/// Few are left, because much comes at once: it says so, and goes on. Nobody waits for a receive:
+/// P-91: few are left, because much comes at once: it says so, and goes on. Nobody waits for a receive:
 /// there is no second try on these NICs.
 #[test]
 fn v_15_credits_of_all_connections_never_exceed_what_is_posted() {
@@ -467,7 +467,7 @@ fn v_26_a_queue_pair_that_fails_by_itself_is_found() {
     }
 }
 
-/// A node without enough receives says so when it is made, and one that has none left when somebody
+/// P-91: a node without enough receives says so when it is made, and one that has none left when somebody
 /// asks.
 #[test]
 fn shared_receives_have_limits() {

@@ -81,7 +81,7 @@ fn many_at_once<S: Stack>(mut stage: Stage<S>) -> (Stage<S>, usize) {
     (stage, distinct.len())
 }
 
-/// LegoOS, 8 September 2018: "CQ overrun on CQN 000082", then "event qp_event arrived" for each
+/// P-55: LegoOS, 8 September 2018: "CQ overrun on CQN 000082", then "event qp_event arrived" for each
 /// queue pair of it.
 #[test]
 fn a_completion_queue_that_is_overrun() {

@@ -71,7 +71,7 @@ fn real(incarnation: u64) -> impl FnMut(&mut dyn legato_verbs::Provider) -> Real
     }
 }
 
-/// The design of o2iblnd before its fences: the resent write is complete, and then the first comes.
+/// P-96: the design of o2iblnd before its fences: the resent write is complete, and then the first comes.
 #[test]
 fn a_write_that_comes_after_it_was_sent_again() {
     for personality in Personality::ALL {
@@ -99,7 +99,7 @@ fn a_write_that_comes_after_it_was_sent_again() {
     }
 }
 
-/// A rail that was there before is none to send again on, and says so.
+/// P-96: a rail that was there before is none to send again on, and says so.
 #[test]
 fn a_write_is_not_sent_again_on_an_older_rail() {
     let mut stage = Stage::on(Personality::IDEAL, network(), real(1));

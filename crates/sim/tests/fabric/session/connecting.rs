@@ -67,7 +67,7 @@ fn hindered(obstacle: Obstacle, personality: Personality) -> World {
     world
 }
 
-/// L-42: whatever keeps it from connecting, nothing was sent, the blame is right, each attempt has
+/// L-42, P-66: whatever keeps it from connecting, nothing was sent, the blame is right, each attempt has
 /// its own end, and they become rarer.
 #[test]
 fn l_42_what_was_never_sent_is_not_executed_and_blames_who_is_to_blame() {

@@ -23,7 +23,7 @@ fn deafened(seed: u64, personality: Personality) -> World {
     world
 }
 
-/// F-12.
+/// F-12, P-67.
 #[test]
 fn f_12_calls_under_way_when_the_link_is_cut_complete_after_it_returns() {
     for personality in Personality::ATTENTIVE {
@@ -62,7 +62,7 @@ fn f_12_calls_under_way_when_the_link_is_cut_complete_after_it_returns() {
     }
 }
 
-/// L-24: the acknowledgement is lost, the call goes over another connection, and is delivered once.
+/// L-24, P-64: the acknowledgement is lost, the call goes over another connection, and is delivered once.
 #[test]
 fn l_24_a_call_whose_reply_was_lost_gets_it_on_the_next_connection() {
     for personality in Personality::ALL {
@@ -83,7 +83,7 @@ fn l_24_a_call_whose_reply_was_lost_gets_it_on_the_next_connection() {
     }
 }
 
-/// L-24: what has left the window may have been delivered, and is not delivered again.
+/// L-24, P-65: what has left the window may have been delivered, and is not delivered again.
 #[test]
 fn l_24_a_call_that_has_left_the_window_is_maybe_executed_and_never_twice() {
     for personality in Personality::ALL {
@@ -119,7 +119,7 @@ fn l_24_a_call_that_has_left_the_window_is_maybe_executed_and_never_twice() {
     }
 }
 
-/// A call that is still being executed when it comes again is answered once, on the connection
+/// P-64: a call that is still being executed when it comes again is answered once, on the connection
 /// that is there.
 #[test]
 fn l_24_a_call_that_comes_again_while_it_is_executed_waits_for_the_same_execution() {
@@ -144,7 +144,7 @@ fn l_24_a_call_that_comes_again_while_it_is_executed_waits_for_the_same_executio
     world.end();
 }
 
-/// A peer that has started again does not know what its earlier life has done.
+/// P-63: a peer that has started again does not know what its earlier life has done.
 #[test]
 fn l_24_a_call_that_an_earlier_life_of_the_peer_may_have_executed_is_not_sent_to_the_next() {
     for personality in Personality::ATTENTIVE {
@@ -165,7 +165,7 @@ fn l_24_a_call_that_an_earlier_life_of_the_peer_may_have_executed_is_not_sent_to
     }
 }
 
-/// One that does not say which life it is may be any.
+/// P-68: one that does not say which life it is may be any.
 #[test]
 fn l_24_a_peer_without_an_incarnation_gets_nothing_twice() {
     let mut world = World::new(5, network(Personality::IDEAL));
@@ -205,7 +205,7 @@ fn l_24_a_peer_without_an_incarnation_gets_nothing_twice() {
     world.end();
 }
 
-/// A client that had to make room for another is not taken for a new one.
+/// P-65, P-69: a client that had to make room for another is not taken for a new one.
 #[test]
 fn l_24_a_client_that_was_evicted_gets_nothing_twice() {
     let mut world = World::star(6, Personality::IDEAL, &["first", "server", "second"]);
@@ -246,7 +246,7 @@ fn l_24_a_client_that_was_evicted_gets_nothing_twice() {
     world.end();
 }
 
-/// What is not of a session, or of another client than its connection, is refused and not executed.
+/// P-70: what is not of a session, or of another client than its connection, is refused and not executed.
 #[test]
 fn what_is_no_call_of_a_session_is_refused() {
     let mut world = World::new(7, SimNetworkConfig::default());

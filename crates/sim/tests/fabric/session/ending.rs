@@ -8,7 +8,7 @@ use legato_fabric::{Blame, Effect, Refused};
 use legato_sim::provider::Personality;
 use std::collections::BTreeMap;
 
-/// F-17: three nodes, one of them dead.
+/// F-17, P-66: three nodes, one of them dead.
 #[test]
 fn f_17_a_call_to_three_nodes_of_which_one_is_dead_ends_in_time_and_leaks_nothing() {
     for personality in Personality::ALL {
@@ -46,7 +46,7 @@ fn f_17_a_call_to_three_nodes_of_which_one_is_dead_ends_in_time_and_leaks_nothin
     }
 }
 
-/// L-38: the server disconnects under calls that wait, that are being executed, and that were
+/// L-38, P-63: the server disconnects under calls that wait, that are being executed, and that were
 /// executed.
 #[test]
 fn l_38_a_disconnect_moves_what_waits_and_repeats_nothing() {
@@ -200,7 +200,7 @@ fn a_canceled_call_has_one_outcome_that_says_what_may_have_happened() {
     world.end();
 }
 
-/// A peer that owes the answers to canceled calls loses its connection for it, and the next one has
+/// P-71: a peer that owes the answers to canceled calls loses its connection for it, and the next one has
 /// all credits.
 #[test]
 fn credits_of_canceled_calls_come_back() {

@@ -11,7 +11,7 @@ use legato_fabric::{
 use legato_memnode::{NodeConfig, NodeServer};
 use legato_sim::provider::{Personality, SimNetwork};
 
-/// F-19: one handler is stuck for 30 s. The watchdog names it once, and nobody else waits.
+/// F-19, P-49: one handler is stuck for 30 s. The watchdog names it once, and nobody else waits.
 #[test]
 fn f_19_a_stuck_handler_is_named_and_the_others_meet_their_deadlines() {
     for personality in Personality::ALL {
@@ -90,7 +90,7 @@ fn f_19_a_handler_is_overdue_when_its_caller_has_given_up() {
     world.end();
 }
 
-/// F-19 at a memory node: it says who asked for what, once, and goes on serving others.
+/// F-19, P-49 at a memory node: it says who asked for what, once, and goes on serving others.
 #[test]
 fn f_19_a_memory_node_names_the_handler_the_opcode_and_the_peer() {
     let network = SimNetwork::new(3, network(Personality::IDEAL));
@@ -188,7 +188,7 @@ fn connect(world: &mut World, from: usize, to: usize) -> ConnectionId {
     connection
 }
 
-/// F-20: what a handler asks of a third node gets what is left of its caller's deadline.
+/// F-20, P-48: what a handler asks of a third node gets what is left of its caller's deadline.
 #[test]
 fn f_20_a_nested_call_gets_what_is_left_and_its_error_is_seen() {
     for personality in Personality::ALL {
@@ -243,7 +243,7 @@ fn f_20_a_nested_call_gets_what_is_left_and_its_error_is_seen() {
     }
 }
 
-/// F-20: a request whose deadline passed in the queue is dropped unexecuted; the credit comes back.
+/// F-20, P-48: a request whose deadline passed in the queue is dropped unexecuted; the credit comes back.
 #[test]
 fn f_20_a_request_that_expired_in_the_queue_is_dropped_and_gives_its_credit_back() {
     let mut world = World::new(5, network(Personality::IDEAL));

@@ -24,7 +24,7 @@ pub use window::Binding;
 ///
 /// A key is an index of 24 bits and a tag of 8. An object has an index for itself. The next object
 /// there, and the next binding of a window, has the next tag; when an index has used up all its
-/// tags it is given up. So no key is ever issued twice, and 0 is none.
+/// tags it is given up. So no key is ever issued twice, and 0 is none (P-62).
 #[derive(Clone, Debug)]
 pub struct Keys {
     permutation: Permutation,

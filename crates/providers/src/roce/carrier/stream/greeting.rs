@@ -173,7 +173,7 @@ impl StreamCarrier {
         self.answer(token, peer, &preamble);
     }
 
-    /// Reads what shows that somebody who was answered is no recording.
+    /// Reads what shows that somebody who was answered is no recording (P-84).
     pub(super) fn hear_proof(&mut self, token: Token, peer: SocketAddr, preamble: &Preamble) {
         let Some(proof) = self.hear_first::<PROOF_LENGTH>(token) else {
             return;

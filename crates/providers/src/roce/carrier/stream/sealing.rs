@@ -212,7 +212,7 @@ impl Sealed {
         self.begin += bytes;
     }
 
-    /// Seals one message behind those that wait.
+    /// Seals one message behind those that wait (P-83).
     fn push(&mut self, plain: &[u8]) -> Result<(), Errno> {
         if self.out.is_empty() {
             self.out = vec![0; OUT].into();
@@ -250,7 +250,7 @@ impl Sealed {
     }
 
     /// Opens the whole frames in what was read, and puts them where they were. Returns where the packets
-    /// end, where the frames that were used end, and whether all was right.
+    /// end, where the frames that were used end, and whether all was right (P-83).
     pub(super) fn open(&mut self, bytes: &mut [u8]) -> (usize, usize, bool) {
         if self.plain.is_empty() {
             self.plain = vec![0; PACKET_MAX + MAC_LENGTH].into();

@@ -24,6 +24,7 @@ fn v_26_a_peer_that_stands_still() {
     stands_still(World::device(config()), NAME, ResetCause::PeerSilent);
 }
 
+// P-53
 #[test]
 #[ignore = "`device::beside_a_guest` runs it, in the guest"]
 fn v_28_without_any_asynchronous_event() {
@@ -34,6 +35,7 @@ fn v_28_without_any_asynchronous_event() {
     world.right.end();
 }
 
+// P-92
 #[test]
 #[ignore = "`device::beside_a_guest` runs it, in the guest"]
 fn v_28_shared_receives_without_last_work_request_reached() {
@@ -49,6 +51,7 @@ fn v_28_shared_receives_without_last_work_request_reached() {
     }
 }
 
+// P-92
 #[test]
 #[ignore = "`device::beside_a_guest` runs it, in the guest"]
 fn v_29_shared_receives_are_reaped_once() {
@@ -59,6 +62,7 @@ fn v_29_shared_receives_are_reaped_once() {
     }
 }
 
+// P-61
 #[test]
 #[ignore = "`device::beside_a_guest` runs it, in the guest"]
 fn l_26_v_36_given_up_at_every_step() {
@@ -67,6 +71,7 @@ fn l_26_v_36_given_up_at_every_step() {
     }
 }
 
+// P-50
 #[test]
 #[ignore = "`device::beside_a_guest` runs it, in the guest"]
 fn v_38_a_receive_that_is_refused_once_is_posted_again() {

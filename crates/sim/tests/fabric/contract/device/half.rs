@@ -84,8 +84,8 @@ impl Stranger {
     }
 }
 
-/// `rdma_rxe` keeps the receive of such a message (Linux 6.5 and later). The fabric on it posts the buffer again when
-/// every queue pair that there is has taken later ones.
+/// P-93: `rdma_rxe` keeps the receive of such a message (Linux 6.5 and later). The fabric on it posts the
+/// buffer again when every queue pair that there is has taken later ones.
 #[test]
 #[ignore = "`device::beside_a_guest` runs it, on the link"]
 fn v_31_the_receive_of_half_a_message_comes_back() {
