@@ -2,6 +2,7 @@
 
 use crate::ResetCause;
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::event::Buffer;
 use crate::fabric::Fabric;
 use crate::lifecycle::State;
@@ -104,7 +105,9 @@ impl<B: Buffer> Fabric<B> {
             return Err(None);
         }
         let id = self.vacant_id().ok_or(None)?;
-        let state = State::Accepting { deadline };
+        let state = State::Accepting {
+            deadline: Deadline::at(deadline),
+        };
         Connection::open(&mut self.shared, provider, id, epoch, state).map_err(|_| None)
     }
 
@@ -121,7 +124,7 @@ impl<B: Buffer> Fabric<B> {
             return Err(None);
         }
         if let State::Accepting { deadline } = connection.state {
-            self.shared.note_deadline(deadline);
+            self.shared.note_deadline(deadline.time());
         }
         self.install(connection);
         Ok(())

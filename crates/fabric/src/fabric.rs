@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use crate::credits::Sizes;
+use crate::deadline::Deadline;
 use crate::event::Buffer;
 use crate::fence::{Fence, Quarantine};
 use crate::id::{Generations, Token};
@@ -177,7 +178,7 @@ impl<B: Buffer> Fabric<B> {
     }
 
     /// Starts connecting. [`FabricEvent::Connected`] or [`FabricEvent::ConnectFailed`] follows,
-    /// the latter by the deadline.
+    /// the latter in the first turn after the deadline, unless turns come late ([`Self::turn`]).
     ///
     /// # Errors
     /// When it cannot even start.
@@ -196,7 +197,9 @@ impl<B: Buffer> Fabric<B> {
             return Err(ConnectError::QuarantineFull);
         }
         let id = self.vacant_id().ok_or(ConnectError::TooManyConnections)?;
-        let state = State::Connecting { deadline };
+        let state = State::Connecting {
+            deadline: Deadline::at(deadline),
+        };
         let epoch = self.shared.next_epoch;
         self.shared.next_epoch += 1;
         let mut connection = Connection::open(&mut self.shared, provider, id, epoch, state)
@@ -251,8 +254,8 @@ impl<B: Buffer> Fabric<B> {
         }
     }
 
-    /// Asks the peer. [`FabricEvent::Replied`] follows, at the latest in the turn in which the
-    /// deadline has passed.
+    /// Asks the peer. [`FabricEvent::Replied`] follows, at the latest in the first turn after the
+    /// deadline, unless turns come late ([`Self::turn`]).
     ///
     /// # Errors
     /// [`Refused`]: nothing was sent.

@@ -8,6 +8,7 @@
 //! connection ends, and the grant with it.
 
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::event::Buffer;
 use crate::fabric::Fabric;
 use crate::fence::is_gone;
@@ -234,7 +235,7 @@ impl<B: Buffer> Connection<B> {
             return Err(self.refuse_post(shared, provider, error));
         }
         if let Some(operation) = self.operations.get_mut(key) {
-            operation.deadline = deadline;
+            operation.deadline = Deadline::at(deadline);
             if let Some(window) = &mut operation.window {
                 window.revocation = Revocation::Posted;
             }

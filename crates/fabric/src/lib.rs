@@ -21,6 +21,7 @@ mod config;
 mod connection;
 mod counters;
 mod credits;
+mod deadline;
 mod dismantle;
 mod doubts;
 mod error;

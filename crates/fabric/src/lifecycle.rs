@@ -20,6 +20,7 @@
 //! then gets it, though its buffer may have to wait for the end of the drain.
 
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::event::Buffer;
 use crate::fence::{Remains, is_destroyed};
 use crate::id::{Key, Kind, Token};
@@ -41,15 +42,15 @@ use legato_verbs::{
 pub(crate) enum State {
     /// This side asked.
     Connecting {
-        deadline: Time,
+        deadline: Deadline,
     },
     /// The peer asked and was accepted; the owner does not know of it yet.
     Accepting {
-        deadline: Time,
+        deadline: Deadline,
     },
     /// The queue pair is ready, and the peer has not proved that it knows the secret.
     Confirming {
-        deadline: Time,
+        deadline: Deadline,
     },
     Established(Liveness),
     Draining(Drain),

@@ -5,7 +5,7 @@
 use crate::connection::Connection;
 use crate::event::Buffer;
 use crate::id::{Key, Kind};
-use crate::lifecycle::{Drain, State};
+use crate::lifecycle::State;
 use crate::rpc::Call;
 use crate::shared::Shared;
 use crate::{CONTRACT, FabricEvent, ResetCause};
@@ -50,22 +50,27 @@ impl Liveness {
 
 impl<B: Buffer> Connection<B> {
     /// This side did not look for so long: what the peer said meanwhile is not read yet, and if it was
-    /// stopped as well, it has said nothing. Nobody is late for that.
-    pub(crate) fn forgive(&mut self, time: Duration) {
+    /// stopped as well, it has said nothing. The peer is not late for that (P-47), and what waits for
+    /// it has the time that it had and some grace, once (P-13): it may be what this side should have
+    /// looked for. A queue pair that drains waits for nobody.
+    pub(crate) fn forgive(&mut self, time: Duration, grace: Duration) {
         let later = |at: &mut Time| *at = *at + time;
+        let put_off = time + grace;
         match &mut self.state {
             State::Connecting { deadline }
             | State::Accepting { deadline }
-            | State::Confirming { deadline }
-            | State::Draining(Drain { deadline, .. }) => later(deadline),
+            | State::Confirming { deadline } => deadline.put_off(put_off),
             State::Established(liveness) => later(&mut liveness.heard),
+            State::Draining(_) => {}
         }
         for (_, call) in self.calls.iter_mut() {
-            let (Call::Waiting { deadline: at } | Call::Abandoned { since: at }) = call;
-            later(at);
+            match call {
+                Call::Waiting { deadline } => deadline.put_off(put_off),
+                Call::Abandoned { since } => later(since),
+            }
         }
         for (_, operation) in self.operations.iter_mut() {
-            later(&mut operation.deadline);
+            operation.deadline.put_off(put_off);
         }
         for (_, send) in self.request_sends.iter_mut() {
             later(&mut send.posted);

@@ -4,6 +4,7 @@
 //! its queue pair is destroyed. Its deadline only decides its outcome.
 
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::event::Buffer;
 use crate::grant::Window;
 use crate::id::{Key, Kind};
@@ -19,7 +20,7 @@ use legato_verbs::{
 #[derive(Debug)]
 pub(crate) struct Operation<B> {
     pub(crate) buffer: B,
-    pub(crate) deadline: Time,
+    pub(crate) deadline: Deadline,
     phase: Phase,
     /// Of a grant: the operations are the peer's.
     pub(crate) window: Option<Window>,
@@ -42,7 +43,7 @@ impl<B> Operation<B> {
     pub(crate) const fn granting(buffer: B, deadline: Time, window: Window) -> Self {
         Self {
             buffer,
-            deadline,
+            deadline: Deadline::at(deadline),
             phase: Phase::Open,
             window: Some(window),
         }
@@ -74,7 +75,7 @@ impl<B: Buffer> Connection<B> {
         }
         let slot = Operation {
             buffer,
-            deadline,
+            deadline: Deadline::at(deadline),
             phase: Phase::Open,
             window: None,
         };
@@ -184,7 +185,7 @@ impl<B: Buffer> Connection<B> {
         if let Some(window) = &mut operation.window {
             window.is_bound = true;
             if !window.is_revoked() {
-                operation.deadline = Time::NEVER;
+                operation.deadline = Deadline::NEVER;
             }
         }
         if operation.phase == Phase::Open {
@@ -202,12 +203,12 @@ impl<B: Buffer> Connection<B> {
             if operation.phase == Phase::Expired {
                 continue;
             }
-            if operation.deadline <= now {
+            if operation.deadline.has_passed(now) {
                 let was_open = operation.is_open();
                 operation.phase = Phase::Expired;
                 expired.push((key, was_open));
             } else {
-                shared.note_deadline(operation.deadline);
+                shared.note_deadline(operation.deadline.time());
             }
         }
         for &(key, _) in expired.iter().filter(|(_, was_open)| *was_open) {

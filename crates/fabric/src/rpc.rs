@@ -5,6 +5,7 @@
 //! reply, which is then recognised, counted and dropped.
 
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::event::Buffer;
 use crate::id::{Key, Kind, Token};
 use crate::lifecycle::State;
@@ -28,7 +29,7 @@ use legato_verbs::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
     Waiting {
-        deadline: Time,
+        deadline: Deadline,
     },
     /// The caller has its outcome; the peer still owes the reply.
     Abandoned {
@@ -76,7 +77,9 @@ impl<B: Buffer> Connection<B> {
         if self.calls.len() >= self.peer.credits as usize || self.request_sends.is_full() {
             return Err(Refused::WouldBlock);
         }
-        let waiting = Call::Waiting { deadline };
+        let waiting = Call::Waiting {
+            deadline: Deadline::at(deadline),
+        };
         let Ok(key) = self.calls.insert(&mut shared.generations, waiting) else {
             return Err(Refused::WouldBlock);
         };
@@ -353,11 +356,11 @@ impl<B: Buffer> Connection<B> {
         let mut expired: Vec<Key> = Vec::new();
         for (key, call) in self.calls.iter_mut() {
             match *call {
-                Call::Waiting { deadline } if deadline <= now => {
+                Call::Waiting { deadline } if deadline.has_passed(now) => {
                     *call = Call::Abandoned { since: now };
                     expired.push(key);
                 }
-                Call::Waiting { deadline } => shared.note_deadline(deadline),
+                Call::Waiting { deadline } => shared.note_deadline(deadline.time()),
                 Call::Abandoned { .. } => {}
             }
         }

@@ -11,6 +11,7 @@
 //! | completion | 11 L/10 | a posted send's way to its completion: a silent peer is found first |
 //! | credits | 11 L/10 | how long late replies may hold all credits |
 //! | drain | L/10 | how long a queue pair in the error state may take to give its requests back |
+//! | grace | L/10 | how long what waits for a peer still has, at most, when this side has not looked for as long or longer |
 //! | settling | L/200 | how long what a queue pair in the error state has done may take to be known: then everything that it had to do has its outcome |
 //! | retry | L/1000 | between attempts at what the provider refused |
 //!
@@ -30,6 +31,7 @@ pub(crate) struct Timeouts {
     pub(crate) completion: Duration,
     pub(crate) credits: Duration,
     pub(crate) drain: Duration,
+    pub(crate) grace: Duration,
     pub(crate) settling: Duration,
     pub(crate) retry: Duration,
 }
@@ -48,6 +50,7 @@ impl Timeouts {
             completion: sum(liveness, part(liveness, 10)),
             credits: sum(liveness, part(liveness, 10)),
             drain: part(liveness, 10),
+            grace: part(liveness, 10),
             settling: part(liveness, 200),
             retry: part(liveness, 1000),
         }

@@ -32,6 +32,10 @@ const POLL_BATCH: usize = 64;
 impl<B: Buffer> Fabric<B> {
     /// Lets the provider work, handles its events and completions, ends what is overdue, and
     /// sends what had to wait.
+    ///
+    /// Call it first after a pause: what is started before it looks as if it had been under way meanwhile.
+    /// A turn that comes late by a 200th of the time of liveness or more puts off all deadlines, by the
+    /// same and at most as much again: this side may have missed the answers.
     pub fn turn(&mut self, provider: &mut dyn Provider, now: Time) -> Turn {
         self.note_time(now);
         let due = provider.progress(now);
@@ -89,9 +93,10 @@ impl<B: Buffer> Fabric<B> {
         if late < self.shared.timeouts.settling {
             return;
         }
+        let grace = late.min(self.shared.timeouts.grace);
         for slot in &mut self.slots {
             if let Some(connection) = slot.connection.as_deref_mut() {
-                connection.forgive(late);
+                connection.forgive(late, grace);
             }
         }
     }
@@ -408,12 +413,12 @@ impl<B: Buffer> Fabric<B> {
             progressed |= connection.expire(&mut self.shared, provider);
             match connection.state {
                 State::Connecting { deadline } | State::Accepting { deadline }
-                    if deadline <= now =>
+                    if deadline.has_passed(now) =>
                 {
                     progressed = true;
                     self.fail_handshake(provider, index, ConnectError::DeadlineExpired);
                 }
-                State::Confirming { deadline } if deadline <= now => {
+                State::Confirming { deadline } if deadline.has_passed(now) => {
                     progressed = true;
                     let error = ConnectError::DeadlineExpired;
                     self.shared.counters.note_unproved(error);
@@ -426,8 +431,8 @@ impl<B: Buffer> Fabric<B> {
                 }
                 State::Connecting { deadline }
                 | State::Accepting { deadline }
-                | State::Confirming { deadline }
-                | State::Draining(Drain { deadline, .. }) => self.shared.note_deadline(deadline),
+                | State::Confirming { deadline } => self.shared.note_deadline(deadline.time()),
+                State::Draining(Drain { deadline, .. }) => self.shared.note_deadline(deadline),
                 State::Established(_) => {}
             }
         }

@@ -20,9 +20,33 @@ pub(super) enum Verdict {
     Unknown,
 }
 
+/// When there has to be an outcome: at the deadline, or later where the caller stood still.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    deadline: Time,
+    longest: Duration,
+}
+
+impl Due {
+    pub(super) const fn at(deadline: Time) -> Self {
+        Self {
+            deadline,
+            longest: Duration::ZERO,
+        }
+    }
+
+    fn stood_still(&mut self, time: Duration) {
+        self.longest = self.longest.max(time);
+    }
+
+    fn is_over(self, now: Time) -> bool {
+        self.deadline + self.longest < now
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct CallModel {
-    pub(super) deadline: Time,
+    pub(super) due: Due,
     pub(super) executed: u32,
     pub(super) verdict: Option<Verdict>,
 }
@@ -43,7 +67,7 @@ pub(super) struct OperationModel {
     pub(super) length: u32,
     /// The buffer.
     pub(super) piece: usize,
-    pub(super) deadline: Time,
+    pub(super) due: Due,
     pub(super) verdict: Option<Verdict>,
     pub(super) quiesced: bool,
 }
@@ -95,7 +119,7 @@ impl Model {
     pub(super) fn started_call(&mut self, caller: Life, id: CallId, deadline: Time) -> usize {
         let number = self.calls.len();
         self.calls.push(CallModel {
-            deadline,
+            due: Due::at(deadline),
             executed: 0,
             verdict: None,
         });
@@ -212,28 +236,26 @@ impl Model {
         of(life, &self.open_calls).count() + of(life, &self.open_operations).count()
     }
 
-    /// The life stood still for so long: nothing of it is late for that.
+    /// Outcomes of the life may come so much later, but not by the sum of such times.
     pub(super) fn forgive(&mut self, life: Life, time: Duration) {
         for number in of(life, &self.open_calls) {
-            let deadline = &mut self.calls[number].deadline;
-            *deadline = *deadline + time;
+            self.calls[number].due.stood_still(time);
         }
         for number in of(life, &self.open_operations) {
-            let deadline = &mut self.operations[number].deadline;
-            *deadline = *deadline + time;
+            self.operations[number].due.stood_still(time);
         }
     }
 
     /// Something of a life that should have an outcome by now.
     pub(super) fn overdue(&self, life: Life, now: Time) -> Result<(), Broken> {
         for number in of(life, &self.open_calls) {
-            if self.calls[number].deadline < now {
+            if self.calls[number].due.is_over(now) {
                 return Err((IN_TIME, format!("call {number} is overdue")));
             }
         }
         for number in of(life, &self.open_operations) {
             let operation = &self.operations[number];
-            if operation.verdict.is_none() && operation.deadline < now {
+            if operation.verdict.is_none() && operation.due.is_over(now) {
                 return Err((IN_TIME, format!("operation {number} is overdue")));
             }
         }
@@ -317,7 +339,7 @@ mod tests {
     fn a_request_that_comes_twice_is_found() {
         let mut model = Model {
             calls: vec![CallModel {
-                deadline: Time::NEVER,
+                due: Due::at(Time::NEVER),
                 executed: 0,
                 verdict: Some(Verdict::Unknown),
             }],

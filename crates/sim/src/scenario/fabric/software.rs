@@ -1,7 +1,7 @@
 //! What the machines' software does.
 
 use super::super::Violation;
-use super::model::{Broken, Kind, OperationModel, REFUSED, answer, bytes, request};
+use super::model::{Broken, Due, Kind, OperationModel, REFUSED, answer, bytes, request};
 use super::node::{Peer, READABLE, WRITABLE, address};
 use super::world::World;
 use legato_base::{Duration, Time};
@@ -188,7 +188,7 @@ impl World {
                     offset,
                     length,
                     piece: index,
-                    deadline,
+                    due: Due::at(deadline),
                     verdict: None,
                     quiesced: false,
                 };

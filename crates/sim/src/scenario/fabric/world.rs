@@ -234,7 +234,8 @@ impl World {
         if let Some(since) = self.machines[number].still.take() {
             if let Some(node) = &self.machines[number].node {
                 let stood = self.stage.now().since(since);
-                self.model.forgive(node.life, stood);
+                let tenth = Duration::from_nanos(self.plan.liveness.as_nanos() / 10);
+                self.model.forgive(node.life, stood + stood.min(tenth));
             }
             let name = self.machines[number].name.clone();
             self.stage.network.unfreeze(&name);

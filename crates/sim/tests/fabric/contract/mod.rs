@@ -20,3 +20,4 @@ mod late;
 mod queues;
 mod refusals;
 mod shared;
+mod standstill;
