@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 use core::cell::{RefCell, RefMut};
 use legato_base::Time;
 use legato_verbs::{
-    AccessFlags, ConnectionEvent, Event, MemoryRegion, ProtectionDomain, Provider, RemoteKey,
-    ResourceCounts, VerbsError,
+    AccessFlags, ConnectionEvent, Event, MemoryRegion, ProtectionDomain, Provider, QueuePair,
+    RemoteKey, ResourceCounts, VerbsError,
 };
 use ownership::Object;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,6 +45,8 @@ struct Shared<P> {
     nic: P,
     /// Of every object that a user has.
     owners: BTreeMap<Object, User>,
+    /// Entries of completion queues that a queue pair has reserved.
+    entries: BTreeMap<QueuePair, usize>,
     /// To deregister them when their user goes.
     regions: BTreeMap<RemoteKey, MemoryRegion>,
     /// Of every user, those that it has not polled.
@@ -59,6 +61,7 @@ impl<P: Provider + Pollable> SharedNic<P> {
         let shared = Shared {
             nic,
             owners: BTreeMap::new(),
+            entries: BTreeMap::new(),
             regions: BTreeMap::new(),
             events: BTreeMap::new(),
             last: 0,
@@ -148,6 +151,9 @@ impl<P: Provider> Shared<P> {
     /// An object has ended: nothing of it happens any more.
     fn forget(&mut self, object: Object) {
         let user = self.owners.remove(&object);
+        if let Object::QueuePair(pair) = object {
+            self.entries.remove(&pair);
+        }
         if let Some(events) = user.and_then(|user| self.events.get_mut(&user)) {
             events.retain(|event| Object::of(event) != Some(object));
         }
@@ -164,6 +170,20 @@ impl<P: Provider> SharedProvider<P> {
             }
         }
         Ok(shared)
+    }
+
+    fn registered_bytes(&self) -> u64 {
+        let shared = self.shared.borrow();
+        let own = shared.regions.iter();
+        let own = own.filter(|(key, _)| shared.is_of(Object::Region(**key), self.user));
+        own.map(|(_, region)| region.length).sum()
+    }
+
+    fn completion_entries(&self) -> usize {
+        let shared = self.shared.borrow();
+        let own = shared.entries.iter();
+        let own = own.filter(|(pair, _)| shared.is_of(Object::QueuePair(**pair), self.user));
+        own.map(|(_, entries)| entries).sum()
     }
 
     fn count(&self, is_one: impl Fn(&Object) -> bool) -> usize {

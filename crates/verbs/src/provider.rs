@@ -36,9 +36,15 @@ pub struct DeviceAttributes {
 pub struct ResourceCounts {
     pub protection_domains: usize,
     pub memory_regions: usize,
+    /// Of all regions.
+    pub registered_bytes: u64,
     pub memory_windows: usize,
     pub completion_queues: usize,
+    /// That queue pairs have reserved in them.
+    pub completion_entries: usize,
     pub shared_receive_queues: usize,
+    /// Of queue pairs and shared queues, that no message has taken.
+    pub posted_receives: usize,
     pub queue_pairs: usize,
     pub listeners: usize,
     /// Connections half open, peers waiting for accept, remote segments mapped, descriptors held

@@ -53,6 +53,10 @@ impl Queue {
         }
     }
 
+    pub(super) fn reserved(&self) -> u32 {
+        self.reserved
+    }
+
     /// Entries that the device's queue must have.
     fn depth(&self) -> u32 {
         let shared = self.shared.values().map(|&(depth, _)| depth);

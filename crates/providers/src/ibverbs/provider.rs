@@ -51,12 +51,18 @@ impl Provider for IbverbsProvider {
             .queue_pairs
             .iter()
             .filter(|pair| !matches!(pair.phase, super::queue_pair::Phase::Unconnected));
+        let own = self.queue_pairs.iter().map(|pair| pair.receives.len());
+        let shared = self.shared.iter().map(|queue| queue.receives.len());
+        let entries = self.queues.iter().map(|queue| queue.reserved() as usize);
         ResourceCounts {
             protection_domains: self.domains.len(),
             memory_regions: self.regions.len(),
+            registered_bytes: self.regions.bytes(),
             memory_windows: self.windows.len(),
             completion_queues: self.queues.len(),
+            completion_entries: entries.sum(),
             shared_receive_queues: self.shared.len(),
+            posted_receives: own.sum::<usize>() + shared.sum::<usize>(),
             queue_pairs: self.queue_pairs.len(),
             listeners: self.listeners.len(),
             // Queue pairs in time wait are not counted: nobody can do anything about them.

@@ -137,6 +137,10 @@ impl Regions {
         self.regions.len()
     }
 
+    pub(super) fn bytes(&self) -> u64 {
+        self.regions.values().map(|region| region.length).sum()
+    }
+
     /// The region that a description is of.
     pub(super) fn of(&self, region: &MemoryRegion) -> Result<&Region, VerbsError> {
         let found = self.regions.get(&region.local_key.0).ok_or(UNKNOWN)?;

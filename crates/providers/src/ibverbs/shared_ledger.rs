@@ -47,8 +47,12 @@ impl SharedLedger {
         self.users.len()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.receives.len()
+    }
+
     pub(super) fn is_full(&self) -> bool {
-        self.receives.len() >= self.depth
+        self.len() >= self.depth
     }
 
     pub(super) fn push(&mut self, request: Outstanding) {

@@ -115,6 +115,8 @@ fn answers_survive_a_round_trip_and_no_part_of_one_is_an_answer() {
         })),
         Ok(Answer::Counts(ResourceCounts {
             queue_pairs: 3,
+            completion_entries: 30,
+            posted_receives: 12,
             connection_state: 1,
             ..ResourceCounts::default()
         })),

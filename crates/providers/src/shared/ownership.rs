@@ -60,12 +60,19 @@ impl<P: Provider> Shared<P> {
         self.regions.insert(region.remote_key, region);
     }
 
+    pub(super) fn is_of(&self, object: Object, user: User) -> bool {
+        self.owners.get(&object) == Some(&user)
+    }
+
     /// Ends an object whose user is gone. What cannot be ended is left to the NIC.
     pub(super) fn end(&mut self, object: Object) {
         let nic = self.nic();
         let _ = match object {
             Object::Request(request) => nic.reject(request, &[]),
-            Object::QueuePair(pair) => nic.destroy_queue_pair(pair),
+            Object::QueuePair(pair) => {
+                self.entries.remove(&pair);
+                self.nic().destroy_queue_pair(pair)
+            }
             Object::Listener(listener) => nic.close_listener(listener),
             Object::CompletionQueue(queue) => nic.destroy_completion_queue(queue),
             Object::Domain(domain) => nic.destroy_protection_domain(domain),

@@ -22,18 +22,21 @@ impl<P: Provider> Provider for SharedProvider<P> {
         }
     }
 
-    /// Its own, except for the state of connections, which is all users'.
+    /// Its own, except for the state of connections and posted receives, which are all users'.
     fn resource_counts(&self) -> ResourceCounts {
-        let connection_state = self.shared.borrow().nic.resource_counts().connection_state;
+        let all = self.shared.borrow().nic.resource_counts();
         ResourceCounts {
             protection_domains: self.count(|it| matches!(it, Object::Domain(_))),
             memory_regions: self.count(|it| matches!(it, Object::Region(_))),
+            registered_bytes: self.registered_bytes(),
             memory_windows: 0,
             completion_queues: self.count(|it| matches!(it, Object::CompletionQueue(_))),
+            completion_entries: self.completion_entries(),
             shared_receive_queues: 0,
+            posted_receives: all.posted_receives,
             queue_pairs: self.count(|it| matches!(it, Object::QueuePair(_))),
             listeners: self.count(|it| matches!(it, Object::Listener(_))),
-            connection_state,
+            connection_state: all.connection_state,
         }
     }
 
@@ -160,6 +163,9 @@ impl<P: Provider> Provider for SharedProvider<P> {
         ])?;
         let pair = shared.nic().create_queue_pair(init)?;
         shared.owners.insert(Object::QueuePair(pair), self.user);
+        let capabilities = init.capabilities;
+        let entries = capabilities.send_requests_max + capabilities.receive_requests_max;
+        shared.entries.insert(pair, entries as usize);
         Ok(pair)
     }
 

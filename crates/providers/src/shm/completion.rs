@@ -55,6 +55,10 @@ impl Queue {
         })
     }
 
+    pub(super) fn reserved(&self) -> u32 {
+        self.reserved
+    }
+
     /// Are so many entries free?
     pub(super) fn check(&self, needed: u32) -> Result<(), VerbsError> {
         let free = self.entries_max - self.reserved;

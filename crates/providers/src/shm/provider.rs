@@ -12,6 +12,7 @@ use super::modify::PORT;
 use super::posting::INLINE_LENGTH_MAX;
 use super::queue_pair::{Pair, Phase};
 use super::segment::MESSAGE_LENGTH_MAX;
+use super::shared_receive::SharedQueue;
 use super::wire;
 use super::{DomainUsers, ShmProvider};
 use crate::memory;
@@ -58,12 +59,25 @@ impl Provider for ShmProvider {
 
     fn resource_counts(&self) -> ResourceCounts {
         let connections: usize = self.queue_pairs.iter().map(Pair::count).sum();
+        let own = self
+            .queue_pairs
+            .iter()
+            .map(|pair| pair.receives.own().count());
+        let shared = self.hub.shared.iter().map(SharedQueue::posted);
+        let entries = self
+            .hub
+            .queues
+            .iter()
+            .map(|queue| queue.reserved() as usize);
         ResourceCounts {
             protection_domains: self.domains.len(),
             memory_regions: self.hub.regions.len(),
+            registered_bytes: self.hub.regions.bytes(),
             memory_windows: 0,
             shared_receive_queues: self.hub.shared.len(),
+            posted_receives: own.sum::<usize>() + shared.sum::<usize>(),
             completion_queues: self.hub.queues.len(),
+            completion_entries: entries.sum(),
             queue_pairs: self.queue_pairs.len(),
             listeners: self.listeners.len(),
             connection_state: self.inbound.len() + connections,

@@ -118,6 +118,10 @@ impl Regions {
         self.regions.len()
     }
 
+    pub(super) fn bytes(&self) -> u64 {
+        self.regions.values().map(|region| region.length).sum()
+    }
+
     pub(super) fn key_segment(&self) -> BorrowedFd<'_> {
         self.keys.segment()
     }

@@ -58,6 +58,10 @@ impl SharedQueue {
         }
     }
 
+    pub(super) fn posted(&self) -> usize {
+        self.posted.len()
+    }
+
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }

@@ -60,9 +60,10 @@ impl Other {
 impl Drop for Other {
     fn drop(&mut self) {
         let left = self.user.provider.resource_counts();
-        let state = left.connection_state;
+        // What is counted of all users together may have changed.
         let had = ResourceCounts {
-            connection_state: state,
+            connection_state: left.connection_state,
+            posted_receives: left.posted_receives,
             ..self.has
         };
         assert_eq!(left, had);

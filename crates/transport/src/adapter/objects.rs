@@ -42,6 +42,14 @@ const fn domain_handle(domain: ProtectionDomain) -> Handle {
 }
 
 impl Context {
+    /// Receives of its own that no message has taken.
+    fn posted(&self) -> u32 {
+        match &self.receives {
+            Receives::Own(queue) => queue.posted(),
+            Receives::Shared(_) => 0,
+        }
+    }
+
     /// Is a receive that no message has taken to go to memory of this key?
     pub(super) fn uses(&self, key: verbs::LocalKey) -> bool {
         match &self.receives {
@@ -72,12 +80,24 @@ impl ChannelAdapter {
             .queue_pairs
             .iter()
             .filter(|(_, record)| record.link.is_some_and(|link| link.stage == Stage::Asked));
+        let objects = &self.objects;
+        let own = self
+            .queue_pairs
+            .iter()
+            .map(|(_, record)| record.context.posted());
+        let entries = objects
+            .queues
+            .iter()
+            .map(|(_, it)| it.queue.reserved() as usize);
         ResourceCounts {
             protection_domains: self.domains.count() as usize,
-            memory_regions: self.objects.regions.len(),
-            memory_windows: self.objects.windows.len(),
-            completion_queues: self.objects.queues.count() as usize,
-            shared_receive_queues: self.objects.shared.count() as usize,
+            memory_regions: objects.regions.len(),
+            registered_bytes: objects.regions.values().map(|it| it.length).sum(),
+            memory_windows: objects.windows.len(),
+            completion_queues: objects.queues.count() as usize,
+            completion_entries: entries.sum(),
+            shared_receive_queues: objects.shared.count() as usize,
+            posted_receives: own.sum::<u32>() as usize + objects.shared.posted() as usize,
             queue_pairs: self.queue_pairs.count() as usize,
             listeners: self.listeners.count() as usize,
             connection_state: self.requests.count() as usize + connecting.count(),

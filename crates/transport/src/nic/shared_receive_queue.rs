@@ -31,6 +31,11 @@ impl SharedReceiveQueues {
         self.table.count()
     }
 
+    /// Receives of all queues that no message has taken.
+    pub fn posted(&self) -> u32 {
+        self.table.iter().map(|(_, it)| it.queue.posted()).sum()
+    }
+
     /// A queue whose receives lie in the memory of `domain`.
     ///
     /// # Errors

@@ -19,6 +19,10 @@ pub(super) const RULES: &[Rule] = &[
         check: completion_queue_ledger,
     },
     Rule {
+        name: "V-24 entries, receives and bytes are counted while they are there",
+        check: what_is_there_is_counted,
+    },
+    Rule {
         name: "V-18 nobody is let to sleep over a completion or an event",
         check: no_sleep_over_work,
     },
@@ -77,6 +81,34 @@ fn completion_queue_ledger(world: &mut dyn World) -> Checked {
     let made = provider.create_queue_pair(&QueuePairInit::new(end.domain, end.queue, SMALL));
     must("attach again when there is room", made)?;
     Ok(())
+}
+
+fn what_is_there_is_counted(world: &mut dyn World) -> Checked {
+    let mut session = Session::new(world);
+    let counts = |session: &mut Session<'_>| {
+        let counts = session.on(Side::Right).resource_counts();
+        let (entries, receives) = (counts.completion_entries, counts.posted_receives);
+        (entries, receives, counts.registered_bytes)
+    };
+    let before = counts(&mut session);
+    let (left, right) = session.connected(SMALL)?;
+    let entries = (SMALL.send_requests_max + SMALL.receive_requests_max) as usize;
+    let is_there = |receives| {
+        let (all, posted, bytes) = before;
+        (all + entries, posted + receives, bytes + REGION_LENGTH)
+    };
+    equal("once connected", &is_there(0), &counts(&mut session))?;
+    for wr_id in 1..=3 {
+        session.post_receive(&right, wr_id, vec![right.region.entry(0, 8)])?;
+    }
+    equal("three receives", &is_there(3), &counts(&mut session))?;
+    session.post_send(&left, &send(4, vec![left.region.entry(0, 8)]))?;
+    session.completes(&right, &[(1, Ok(CompletionKind::Receive { length: 8 }))])?;
+    equal("two receives", &is_there(2), &counts(&mut session))?;
+    session.completes(&left, &[(4, Ok(CompletionKind::Send))])?;
+    session.dismantle(right)?;
+    session.settle();
+    equal("everything is gone", &before, &counts(&mut session))
 }
 
 fn no_sleep_over_work(world: &mut dyn World) -> Checked {

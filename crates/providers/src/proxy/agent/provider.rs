@@ -24,6 +24,7 @@ impl Provider for ProxyProvider {
         };
         let shared = counts.memory_regions.saturating_sub(self.pool_count());
         counts.memory_regions = shared + self.regions.own_count(None);
+        counts.registered_bytes = self.regions.bytes();
         counts
     }
 

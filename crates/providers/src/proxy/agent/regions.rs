@@ -117,6 +117,11 @@ impl Regions {
         self.regions.remove(&key);
     }
 
+    /// Of all regions.
+    pub(super) fn bytes(&self) -> u64 {
+        self.regions.values().map(|region| region.length).sum()
+    }
+
     /// Regions that the NIC does not know, of one domain or of all.
     pub(super) fn own_count(&self, domain: Option<ProtectionDomain>) -> usize {
         let is_one = |region: &&Region| {

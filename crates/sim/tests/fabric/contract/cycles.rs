@@ -1,7 +1,10 @@
 //! Connections that come and go.
 
-use crate::rig::{MILLISECOND, Net, Plan, World, config, cycle, times};
-use legato_base::Duration;
+use crate::rig::{
+    MILLISECOND, Net, Plan, SECOND, Side, World, answer, config, cycle, life, quiet, times,
+};
+use legato_base::{Duration, Random};
+use legato_fabric::ConnectionId;
 use legato_sim::provider::Personality;
 use legato_verbs::{Provider, ResourceCounts};
 
@@ -43,6 +46,71 @@ fn v_24_ten_thousand_cycles_of_connections_leave_nothing() {
         };
         let number = times("LEGATO_CYCLES", number);
         cycles(World::new(Plan::both(personality)), number);
+    }
+}
+
+/// What the other side is doing when a side dies.
+fn under_way(world: &mut World, random: &mut Random) -> ConnectionId {
+    let deadline = world.in_time(SECOND);
+    let left = &mut world.left;
+    let connected = left
+        .fabric
+        .connect(&mut left.nic, &world.address, b"", deadline);
+    let here = connected.unwrap();
+    // From before the first packet to long after the last.
+    world.run_for(Duration::from_micros(random.below(20)));
+    // Refused until the connection is there.
+    let _ = world.try_call(here, b"?", SECOND);
+    let _ = world.write(here, 1, SECOND);
+    let _ = world.read(here, 2, SECOND);
+    world.run_for(Duration::from_micros(random.below(10)));
+    world.right.serve(answer);
+    world.run_for(Duration::from_micros(random.below(10)));
+    here
+}
+
+/// Either side's machine dies at some moment, nobody is told, and it comes back empty.
+#[test]
+fn v_25_a_thousand_deaths_leave_nothing() {
+    for personality in Personality::ALL {
+        let deaths = match personality.name {
+            "ideal" => 1000,
+            _ => 60,
+        };
+        let mut random = Random::from_seed(25);
+        let mut world = World::new(Plan {
+            network: quiet(),
+            ..Plan::both(personality)
+        });
+        let before = held(&world);
+        for death in 0..times("LEGATO_DEATHS", deaths) {
+            let here = under_way(&mut world, &mut random);
+            let name = if death % 2 == 0 { "left" } else { "right" };
+            let life = life(config(), death + 3);
+            let nic = world.network.restart(name);
+            if name == "left" {
+                world.left = Side::new(nic, life);
+            } else {
+                world.right = Side::new(nic, life);
+                world.listen();
+            }
+            // Silence, then the end of the queue pair, and of what a careless device forgets.
+            world.run_for(Duration::from_secs(14));
+            if world.left.nic.resource_counts().queue_pairs > 0 {
+                // What asked to be connected went on to the next life.
+                world.left.events.clear();
+                world.ask(here, b"?");
+                world.left.fabric.close(&mut world.left.nic, here);
+                world.run_for(SECOND + SECOND);
+            }
+            let name = personality.name;
+            assert_eq!(before, held(&world), "{name}: death {death}");
+            world.left.events.clear();
+            world.right.events.clear();
+        }
+        world.network.check_canaries().unwrap();
+        world.left.end();
+        world.right.end();
     }
 }
 

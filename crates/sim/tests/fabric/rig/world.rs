@@ -157,7 +157,7 @@ impl World<DeviceNet> {
 }
 
 impl<N: Net> World<N> {
-    fn listen(&mut self) {
+    pub(crate) fn listen(&mut self) {
         let right = &mut self.right;
         right.fabric.listen(&mut right.nic, &self.address).unwrap();
     }

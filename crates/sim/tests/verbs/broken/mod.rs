@@ -36,6 +36,7 @@ pub(crate) enum Defect {
     RepeatsDisconnects,
     DropsPrivateData,
     Leaks,
+    ForgetsReceives,
     KeepsCompletionsOfTheDestroyed,
     DropsEventsOfTheDestroyed,
     WritesAfterFlush,
@@ -181,6 +182,9 @@ impl Provider for Broken {
     fn resource_counts(&self) -> ResourceCounts {
         let mut counts = self.inner.resource_counts();
         counts.connection_state += self.leaked;
+        if self.has(Defect::ForgetsReceives) {
+            counts.posted_receives = 0;
+        }
         counts
     }
 

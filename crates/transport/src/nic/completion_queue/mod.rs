@@ -179,6 +179,11 @@ impl CompletionQueue {
         Ok(waiting)
     }
 
+    /// Entries that are reserved.
+    pub const fn reserved(&self) -> u32 {
+        self.reserved
+    }
+
     /// Entries that can be reserved.
     pub const fn free(&self) -> u32 {
         self.depth
