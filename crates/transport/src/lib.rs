@@ -14,6 +14,7 @@ pub mod cm;
 pub mod congestion;
 mod host;
 pub mod nic;
+mod permutation;
 pub mod rc;
 pub mod wire;
 

@@ -6,7 +6,9 @@ use super::personality::Personality;
 use super::trace::Kind;
 use super::wire::{Packet, gid_of};
 use legato_base::Random;
-use legato_transport::adapter::{Chance, ChannelAdapter, Configuration, QUEUE_PAIR_NUMBERS};
+use legato_transport::adapter::{
+    Chance, ChannelAdapter, Configuration, NumberOrder, QUEUE_PAIR_NUMBERS,
+};
 use legato_transport::cm::{CaGuid, LocalPort};
 use legato_transport::nic::Posted;
 use legato_verbs::{Event, VerbsError};
@@ -137,7 +139,7 @@ fn chances(personality: &Personality, shared: &mut Random) -> (Chance, Random) {
         keys,
         connection_management,
         sequences: random,
-        first_number: personality.first_number.unwrap_or(anywhere),
+        numbers: NumberOrder::From(personality.first_number.unwrap_or(anywhere)),
     };
     (chance, own)
 }

@@ -28,7 +28,8 @@ pub use completions::CompletionToCome;
 pub use connections::Target;
 pub use paths::PathState;
 pub use policy::{
-    Chance, Configuration, LastWorkRequestEvents, OverrunEnds, OverrunEvents, Policy, VendorErrors,
+    Chance, Configuration, LastWorkRequestEvents, NumberOrder, OverrunEnds, OverrunEvents, Policy,
+    VendorErrors,
 };
 pub use queue_pair::QUEUE_PAIR_NUMBERS;
 pub use surroundings::{Flow, RegionNumber, Surroundings};
@@ -160,7 +161,7 @@ impl ChannelAdapter {
             gone: None,
             domains: Table::new(u32::MAX),
             queue_pairs: Table::new(QUEUE_PAIRS_MAX),
-            numbers: Numbers::new(chance.first_number, policy.reuses_numbers),
+            numbers: Numbers::new(chance.numbers, policy.reuses_numbers),
             by_number: BTreeMap::new(),
             paths: Paths::default(),
             objects,

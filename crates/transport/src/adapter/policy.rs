@@ -1,6 +1,5 @@
 //! Where channel adapters differ.
 
-use super::queue_pair::QUEUE_PAIR_NUMBERS;
 use crate::cm::{LocalPort, Parameters};
 use crate::nic::{CompletionQueuePolicy, Destroyed, Overrun, Reclaim};
 use crate::rc;
@@ -130,8 +129,16 @@ pub struct Chance {
     pub connection_management: Random,
     /// Packet sequence numbers with which connections begin.
     pub sequences: Random,
-    /// Numbers of queue pairs count from here on.
-    pub first_number: u32,
+    pub numbers: NumberOrder,
+}
+
+/// The order of the numbers of queue pairs.
+#[derive(Debug)]
+pub enum NumberOrder {
+    /// They count up from here.
+    From(u32),
+    /// None follows from another (P-82).
+    Drawn(Random),
 }
 
 impl Chance {
@@ -145,7 +152,7 @@ impl Chance {
             keys: random.fork(),
             connection_management: random.fork(),
             sequences: random.fork(),
-            first_number: QUEUE_PAIR_NUMBERS.start + random.below(1 << 22) as u32,
+            numbers: NumberOrder::Drawn(random.fork()),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A queue pair of an adapter: the engine, and what the adapter knows of it besides.
 
-use super::Configuration;
+use super::{Configuration, NumberOrder};
 use crate::cm::{ConnectionId, Gid};
 use crate::nic::ReceiveQueue;
+use crate::permutation::{self, Permutation};
 use crate::{PacketSequenceNumber, PathMtu, rc};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -100,6 +101,7 @@ impl Context {
 /// Numbers of queue pairs.
 #[derive(Debug)]
 pub(super) struct Numbers {
+    order: Order,
     next: u32,
     reuses: bool,
     free: Vec<u32>,
@@ -110,10 +112,21 @@ pub(super) struct Numbers {
 /// stands for multicast.
 pub const QUEUE_PAIR_NUMBERS: core::ops::Range<u32> = 2..0x00FF_FFFF;
 
+#[derive(Debug)]
+enum Order {
+    Counted,
+    Drawn(Permutation),
+}
+
 impl Numbers {
-    pub(super) const fn new(first: u32, reuses: bool) -> Self {
+    pub(super) fn new(order: NumberOrder, reuses: bool) -> Self {
+        let (order, next) = match order {
+            NumberOrder::From(first) => (Order::Counted, first),
+            NumberOrder::Drawn(mut random) => (Order::Drawn(Permutation::new(&mut random)), 0),
+        };
         Self {
-            next: first,
+            order,
+            next,
             reuses,
             free: Vec::new(),
             used: BTreeSet::new(),
@@ -123,23 +136,25 @@ impl Numbers {
     /// One that nobody has. The caller limits how many there are.
     pub(super) fn take(&mut self) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
-            while self.used.contains(&self.next) || !QUEUE_PAIR_NUMBERS.contains(&self.next) {
-                self.step();
+            loop {
+                let number = self.step();
+                if QUEUE_PAIR_NUMBERS.contains(&number) && !self.used.contains(&number) {
+                    break number;
+                }
             }
-            let number = self.next;
-            self.step();
-            number
         });
         self.used.insert(number);
         number
     }
 
-    const fn step(&mut self) {
-        self.next = if self.next + 1 < QUEUE_PAIR_NUMBERS.end {
-            self.next + 1
-        } else {
-            QUEUE_PAIR_NUMBERS.start
-        };
+    /// One after the other comes once in 2^24 steps.
+    fn step(&mut self) -> u32 {
+        let place = self.next;
+        self.next = (place + 1) & ((1 << permutation::BITS) - 1);
+        match &self.order {
+            Order::Counted => place,
+            Order::Drawn(permutation) => permutation.value(place),
+        }
     }
 
     pub(super) fn give_back(&mut self, number: u32) {
@@ -151,5 +166,36 @@ impl Numbers {
     /// Numbers in use, those of ended connections included.
     pub(super) fn count(&self) -> usize {
         self.used.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use legato_base::Random;
+
+    // P-82
+    #[test]
+    fn numbers_of_queue_pairs_follow_from_nothing() {
+        let order = NumberOrder::Drawn(Random::from_seed(7));
+        let mut numbers = Numbers::new(order, false);
+        let mut seen = BTreeSet::new();
+        let mut steps = BTreeSet::new();
+        let mut last = numbers.take();
+        for _ in 0..1000 {
+            let number = numbers.take();
+            assert!(QUEUE_PAIR_NUMBERS.contains(&number) && seen.insert(number));
+            steps.insert(number.wrapping_sub(last));
+            numbers.give_back(last);
+            last = number;
+        }
+        assert!(steps.len() > 990, "{}", steps.len());
+    }
+
+    #[test]
+    fn counted_numbers_go_round_and_leave_out_those_of_management() {
+        let mut numbers = Numbers::new(NumberOrder::From(0x00FF_FFFD), false);
+        let taken = [(); 4].map(|()| numbers.take());
+        assert_eq!(taken, [0x00FF_FFFD, 0x00FF_FFFE, 2, 3]);
     }
 }

@@ -142,6 +142,8 @@ pub(super) struct Exchange {
     pub(super) transaction: TransactionId,
     pub(super) mad: Box<Mad>,
     pub(super) retries_left: u8,
+    /// In so many of them it is sent again; the others only wait.
+    pub(super) repetitions_left: u8,
     /// The peer has said that the answer takes its time, since the message was last sent.
     pub(super) acknowledged: bool,
 }

@@ -1,6 +1,6 @@
 //! Messages that no honest peer sends, to connections in every state.
 
-use crate::wire::{Wire, accept_parameters, gid};
+use crate::wire::{Kind, Wire, accept_parameters, gid};
 use legato_base::{Duration, Random};
 use legato_transport::QueuePairNumber;
 use legato_transport::cm::{
@@ -265,6 +265,30 @@ fn forged_messages_in_every_state_are_bounded_and_everything_ends() {
         println!("{effect}: {count}");
         assert!(count > seeds * MESSAGES / 4_000, "{effect}: {count}");
     }
+}
+
+/// A request in somebody's name, who never answers, is accepted: it costs him three messages.
+#[test]
+fn a_forged_request_brings_its_victim_three_messages_at_most() {
+    let mut wire = Wire::new(2, 1);
+    wire.lose(|_, _| true);
+    let mut forger = crate::wire::manager(0, 3, Parameters::default());
+    let request = crate::wire::connect_parameters(1, 1_000);
+    forger.connect(&request, wire.now).unwrap();
+    let mad = forger.poll_transmit().unwrap().mad;
+    wire.deliver(gid(0), 1, &mad);
+    let passive = wire.requested(1);
+    wire.accept(1, passive, 200);
+    wire.finish();
+    assert_eq!(
+        wire.kinds(),
+        [Kind::Rep, Kind::Rep, Kind::Rej(RejectReason::TIMEOUT.0)]
+    );
+    let failed = Event::Unreachable {
+        connection: passive,
+    };
+    assert_eq!(wire.events(1)[0], failed);
+    wire.assert_idle();
 }
 
 #[test]

@@ -185,7 +185,7 @@ fn all_readies_are_lost_and_both_sides_say_that_it_failed() {
     let passive = wire.requested(1);
     wire.accept(1, passive, 200);
     wire.finish();
-    assert_eq!(count(&wire, Kind::Rep), 16);
+    assert_eq!(count(&wire, Kind::Rep), 2);
     let events = wire.events(0);
     let cause = DisconnectCause::Rejected(RejectReason::TIMEOUT);
     assert!(matches!(events[0], Event::Established { .. }));

@@ -18,6 +18,10 @@ const PARTITION_KEY: u16 = 0xFFFF;
 const HOP_LIMIT: u8 = 64;
 /// 2.5 Gb/s, the lowest, which limits nobody (IB spec 10.6.2.1).
 const PACKET_RATE: Bits<6> = Bits::new(2);
+/// How often a reply is repeated to a peer that has sent nothing but one request, which may be forged: with
+/// the reply itself and the rejection that ends the matter that is three messages for one, as RFC 9000,
+/// section 8.1, allows. Who has not got the reply repeats the request, and gets one for each.
+const UNHEARD_REPETITIONS: u8 = 1;
 
 impl ConnectionManager {
     /// # Errors
@@ -111,7 +115,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Says yes to a peer. Its queue pair may send as soon as the reply has left, so this side's
+    /// Says yes to a peer. A reply that is not answered is repeated once, and again whenever the request
+    /// comes again; the first packet of its queue pair is an answer too. Its queue pair may send as soon as the reply has left, so this side's
     /// is to be ready to receive by then.
     ///
     /// # Errors
@@ -153,7 +158,8 @@ impl ConnectionManager {
         };
         let body = MessageBody::ConnectReply(reply);
         let retries = self.parameters.retries_max.min(retries_max);
-        let exchange = self.begin(peer, origin.transaction, body, retries);
+        let mut exchange = self.begin(peer, origin.transaction, body, retries);
+        exchange.repetitions_left = retries.min(UNHEARD_REPETITIONS);
         let state = State::ReplySent(ReplySent {
             queue_pair,
             origin,

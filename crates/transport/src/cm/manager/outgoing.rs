@@ -32,7 +32,7 @@ impl ConnectionManager {
         self.send_mad(destination, Message { transaction, body }.encode());
     }
 
-    /// Sends a message that will be repeated `retries_left` times.
+    /// Sends a message that will be repeated as often as it is retried.
     pub(super) fn begin(
         &mut self,
         destination: Gid,
@@ -46,6 +46,7 @@ impl ConnectionManager {
             transaction,
             mad: Box::new(mad),
             retries_left,
+            repetitions_left: retries_left,
             acknowledged: false,
         }
     }

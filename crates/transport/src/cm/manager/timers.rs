@@ -49,8 +49,11 @@ impl ConnectionManager {
         };
         exchange.retries_left = left;
         exchange.acknowledged = false;
-        self.counters.retransmissions += 1;
-        self.repeat(id);
+        if let Some(repetitions) = exchange.repetitions_left.checked_sub(1) {
+            exchange.repetitions_left = repetitions;
+            self.counters.retransmissions += 1;
+            self.repeat(id);
+        }
         let deadline = self.response_deadline(now);
         self.table.set_deadline(id, deadline);
         true

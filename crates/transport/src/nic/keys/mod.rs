@@ -4,18 +4,19 @@
 //! ended by a request of that queue pair or of its peer. The bytes are somewhere else: a region is
 //! a range of addresses with a word of its owner's.
 
-mod number;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod window;
 
+use crate::permutation::{self, Permutation};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use legato_base::Random;
 use legato_verbs::{
     AccessFlags, LocalKey, ProtectionDomain, QueuePair, RemoteAddress, ScatterGatherEntry,
 };
-use number::{INDEX_BITS, Permutation};
+use tags::{TAG_BITS, Tags};
 use window::Window;
 
 pub use window::Binding;
@@ -23,12 +24,14 @@ pub use window::Binding;
 /// The keys of a device.
 ///
 /// A key is an index of 24 bits and a tag of 8. An object has an index for itself. The next object
-/// there, and the next binding of a window, has the next tag; when an index has used up all its
-/// tags it is given up. So no key is ever issued twice, and 0 is none (P-62).
+/// there, and the next binding of a window, has another tag; when an index has used up all its
+/// tags it is given up. So no key is ever issued twice, and 0 is none (P-62). Neither index nor tag
+/// follows from keys that were issued before (P-82); only a window counts up, whose next key is for the
+/// peer of one queue pair.
 #[derive(Clone, Debug)]
 pub struct Keys {
     permutation: Permutation,
-    /// Where the tags of an index begin.
+    /// For tags.
     random: Random,
     slots: Vec<Slot>,
     /// Empty slots with tags left, the longest empty one first.
@@ -100,10 +103,7 @@ pub enum KeyError {
 
 #[derive(Clone, Debug)]
 struct Slot {
-    /// Of the last key issued here.
-    tag: u8,
-    /// Keys issued here.
-    issued: u16,
+    tags: Tags,
     object: Object,
 }
 
@@ -118,9 +118,7 @@ enum Object {
     Window(Window),
 }
 
-const TAG_BITS: u32 = u8::BITS;
-const TAGS: u16 = 1 << TAG_BITS;
-const _: () = assert!(INDEX_BITS + TAG_BITS == u32::BITS);
+const _: () = assert!(permutation::BITS + TAG_BITS == u32::BITS);
 
 impl Keys {
     /// No key yet, and at most `limit` regions and windows at a time. The seed decides the keys.
@@ -229,14 +227,14 @@ impl Keys {
 
     /// The slot whose object has this key now.
     fn find(&self, key: u32) -> Result<u32, KeyError> {
-        let slot = self.permutation.slot(key >> TAG_BITS);
+        let slot = self.permutation.number(key >> TAG_BITS);
         match self.slots.get(slot as usize) {
             Some(Slot {
                 object: Object::Nothing,
                 ..
             })
             | None => Err(KeyError::Unknown),
-            Some(found) if u32::from(found.tag) == key & 0xFF => Ok(slot),
+            Some(found) if found.tags.is_last(key) => Ok(slot),
             Some(_) => Err(KeyError::Unknown),
         }
     }
@@ -259,27 +257,25 @@ impl Keys {
             .slots
             .get_mut(number as usize)
             .ok_or(KeyError::Unknown)?;
-        slot.tag = slot.tag.wrapping_add(1);
-        slot.issued += 1;
+        let tag = slot.tags.draw(&mut self.random).ok_or(KeyError::UsedUp)?;
         slot.object = object;
         self.alive += 1;
-        Ok(self.permutation.index(number) << TAG_BITS | u32::from(slot.tag))
+        Ok(self.permutation.value(number) << TAG_BITS | u32::from(tag))
     }
 
     /// A slot that has never been used; `None` if there is none any more.
     fn open_slot(&mut self) -> Option<u32> {
         loop {
             let number = u32::try_from(self.slots.len()).ok()?;
-            if number >> INDEX_BITS != 0 {
+            if number >> permutation::BITS != 0 {
                 return None;
             }
             self.slots.push(Slot {
-                tag: (self.random.next_u64() >> 56) as u8,
-                issued: 0,
+                tags: Tags::default(),
                 object: Object::Nothing,
             });
             // One of its keys would be 0, which many programs take for none.
-            if self.permutation.index(number) != 0 {
+            if self.permutation.value(number) != 0 {
                 return Some(number);
             }
         }
@@ -291,7 +287,7 @@ impl Keys {
         };
         slot.object = Object::Nothing;
         self.alive = self.alive.saturating_sub(1);
-        if slot.issued < TAGS {
+        if !slot.tags.are_used_up() {
             self.free.push_back(number);
         }
     }

@@ -1,6 +1,7 @@
 //! Memory windows of type 2B (IB spec 10.6.7).
 
-use super::{Accessor, KeyError, Keys, Object, TAG_BITS, TAGS, may_grant, offset_in};
+use super::tags::Tags;
+use super::{Accessor, KeyError, Keys, Object, TAG_BITS, may_grant, offset_in};
 use legato_verbs::{AccessFlags, LocalKey, ProtectionDomain, QueuePair, RemoteKey};
 
 /// What a window is bound to.
@@ -53,20 +54,17 @@ impl Keys {
     }
 
     /// The only key that the window can be bound under next. It counts up the lower 8 bits, as
-    /// `ibv_inc_rkey(3)` does.
+    /// `ibv_inc_rkey(3)` does, but for those that were issued already.
     ///
     /// # Errors
     /// [`KeyError::Unknown`]; [`KeyError::UsedUp`]: another window must be allocated.
     pub fn next_window_key(&self, key: RemoteKey) -> Result<RemoteKey, KeyError> {
         let slot = self.find(key.0)?;
         self.window(slot)?;
-        match self.slots.get(slot as usize) {
-            Some(slot) if slot.issued < TAGS => {
-                let index = key.0 >> TAG_BITS << TAG_BITS;
-                Ok(RemoteKey(index | u32::from(slot.tag.wrapping_add(1))))
-            }
-            _ => Err(KeyError::UsedUp),
-        }
+        let tags = self.slots.get(slot as usize).map(|slot| &slot.tags);
+        let next = tags.and_then(Tags::next).ok_or(KeyError::UsedUp)?;
+        let index = key.0 >> TAG_BITS << TAG_BITS;
+        Ok(RemoteKey(index | u32::from(next)))
     }
 
     /// Binds a window to a part of a region, for the peer of one queue pair. From then on `next`
@@ -95,8 +93,7 @@ impl Keys {
         }
         let region = self.check_binding(accessor.domain, binding)?;
         if let Some(slot) = self.slots.get_mut(number as usize) {
-            slot.tag = slot.tag.wrapping_add(1);
-            slot.issued += 1;
+            slot.tags.issue(next.0 as u8);
             slot.object = Object::Window(Window {
                 domain: accessor.domain,
                 bound: Some(Bound {

@@ -205,12 +205,11 @@ fn keys_depend_on_the_seed_and_do_not_count_up() {
 fn an_index_that_would_give_the_key_zero_is_left_out() {
     let mut keys = (0..)
         .map(|seed| Keys::new(Random::from_seed(seed), 1))
-        .find(|keys| (1..1000).contains(&keys.permutation.slot(0)))
+        .find(|keys| (1..1000).contains(&keys.permutation.number(0)))
         .unwrap();
-    let slot = keys.permutation.slot(0);
+    let slot = keys.permutation.number(0);
     keys.slots.resize_with(slot as usize, || Slot {
-        tag: 0,
-        issued: TAGS,
+        tags: Tags::default(),
         object: Object::Nothing,
     });
     keys.register(region()).unwrap();
