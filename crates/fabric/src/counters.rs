@@ -60,6 +60,8 @@ pub struct FabricCounters {
     pub receives_low: u64,
     /// Changes to the error state that the provider refused.
     pub error_changes_refused: u64,
+    /// Markers of a drain that the provider refused: it waits for all requests, or its time limit.
+    pub markers_refused: u64,
     /// Peers that were silent for long; some were heard again.
     pub peers_suspected: u64,
     /// Completion queues that were overrun and replaced.

@@ -140,6 +140,7 @@ impl<B: Buffer> Connection<B> {
             return;
         }
         let markers = self.post_markers(shared, provider);
+        shared.counters.markers_refused += u64::from(markers.is_err());
         if let State::Draining(drain) = &mut self.state {
             drain.progress = match markers {
                 Ok((send, receive)) => Progress::Flushing { send, receive },

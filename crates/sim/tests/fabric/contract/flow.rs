@@ -1,9 +1,12 @@
 //! Queues that are never too full, and peers that do not keep up.
 
+use super::late::completions_of_left;
 use crate::rig::{CREDITS, MILLISECOND, Net, Plan, RawPeer, SECOND, World, answer, config, times};
 use legato_base::{Duration, Time};
 use legato_fabric::{Cause, ConnectionId, FabricConfig, Refused, ResetCause};
+use legato_sim::fault::{CompletionEffect, Frequency, Span};
 use legato_sim::provider::{Personality, SimNetworkConfig};
+use legato_transport::WorkQueue;
 use legato_verbs::CompletionStatus;
 use std::collections::BTreeMap;
 
@@ -332,33 +335,49 @@ fn f_11_a_peer_without_a_receive_fails_the_call_in_time() {
     }
 }
 
-/// P-52: every queue of a connection is full when it ends.
+/// P-52: no send completes, so that every place of the queue but that of the marker is taken when the
+/// connection ends: by replies, writes, calls, a ping and a pong.
 #[test]
 fn v_33_full_queues_drain() {
+    const LONG: Duration = Duration::from_secs(8);
     for personality in Personality::ALL {
-        let mut world = World::new(Plan::both(personality));
+        let name = personality.name;
+        let mut world = World::new(Plan::both(Personality {
+            careless: None,
+            ..personality
+        }));
         let (here, there) = world.connect();
-        world.network.freeze("right");
+        let later = CompletionEffect::Delay(Span::exactly(LONG));
+        let rule = completions_of_left(&world, WorkQueue::Send, Frequency::Always, later);
+        let rule = world.network.faults(|faults| faults.add(rule));
+        let deadline = world.in_time(LONG);
+        for _ in 0..CREDITS {
+            let right = &mut world.right;
+            let asked = right.fabric.call(&mut right.nic, there, b"?", deadline);
+            asked.unwrap();
+        }
+        world.run_for(MILLISECOND);
+        assert_eq!(world.left.serve(answer), CREDITS as usize);
         for number in 0..8 {
-            world.write(here, number, SECOND).unwrap();
+            world.write(here, number, LONG).unwrap();
         }
         for _ in 0..CREDITS {
-            world.call(here, b"?", SECOND);
+            world.call(here, b"?", LONG);
         }
-        world.left.nic.hold_completions = true;
-        world.run_for(MILLISECOND);
+        // Silence, and each side asks the other.
+        world.run_for(SECOND + SECOND);
+        assert_eq!(world.right.replies().len(), CREDITS as usize, "{name}");
         world.left.fabric.close(&mut world.left.nic, here);
-        world.run_for(MILLISECOND);
-        world.left.nic.hold_completions = false;
-        world.network.unfreeze("right");
-        world.run_for(Duration::from_secs(2));
+        world.network.faults(|faults| faults.end(rule));
+        world.run_for(LONG);
         let counters = world.left.fabric.counters();
-        assert_eq!(counters.posts_refused, 0, "{}", personality.name);
-        assert_eq!(world.left.disconnected(), [here]);
-        assert_eq!(world.left.quiesced().len(), 8);
-        assert_eq!(world.left.replies().len(), CREDITS as usize);
-        world.run_for(Duration::from_secs(12));
-        assert_eq!(world.right.disconnected(), [there]);
+        let refused = (counters.posts_refused, counters.markers_refused);
+        assert_eq!(refused, (0, 0), "{name}");
+        assert_eq!(world.left.disconnected(), [here], "{name}");
+        assert_eq!(world.left.quiesced().len(), 8, "{name}");
+        assert_eq!(world.left.replies().len(), CREDITS as usize, "{name}");
+        assert_eq!(world.right.disconnected(), [there], "{name}");
+        world.run_for(LONG);
         world.left.end();
         world.right.end();
     }

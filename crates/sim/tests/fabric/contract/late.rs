@@ -7,7 +7,7 @@ use legato_sim::fault::{CompletionEffect, Effect, Frequency, PacketEffect, Rule,
 use legato_sim::provider::{Personality, SimNetwork};
 use legato_transport::WorkQueue;
 
-fn completions_of_left(
+pub(super) fn completions_of_left(
     world: &World<SimNetwork>,
     of: WorkQueue,
     frequency: Frequency,
