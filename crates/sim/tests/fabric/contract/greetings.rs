@@ -8,6 +8,7 @@ use legato_base::wire::message::{Hello, MessageError};
 use legato_fabric::{ConnectError, ConnectionId, FabricConfig, FabricEvent, Refused};
 use legato_sim::provider::SimNetworkConfig;
 use legato_verbs::{ConnectionEvent, Event, Provider as _, RejectReason};
+use std::collections::BTreeSet;
 
 /// Where a Hello has its version.
 const VERSION_AT: usize = 4;
@@ -153,4 +154,25 @@ fn a_side_has_no_more_unanswered_calls_than_its_peer_gave() {
         world.left.end();
         world.right.end();
     }
+}
+
+/// P-82: drawn anew for every NIC, and for every connection.
+#[test]
+fn first_numbers_of_queue_pairs_and_packets_are_drawn() {
+    let (mut numbers, mut sequences) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..2 {
+        let mut world = World::roce(config());
+        world.connect();
+        for side in [&world.left, &world.right] {
+            let queue_pair = side.nic.last_queue_pair.unwrap();
+            let known = side.nic.query_attributes(queue_pair).unwrap();
+            numbers.insert(side.nic.queue_pair_number(queue_pair).unwrap());
+            sequences.insert(known.send_sequence.unwrap().get());
+        }
+        world.left.end();
+        world.right.end();
+    }
+    // Of 24 bits each, so that four are never the same.
+    assert!(numbers.len() > 1, "{numbers:?}");
+    assert!(sequences.len() > 1, "{sequences:?}");
 }
