@@ -149,7 +149,8 @@ impl Supervisor {
     /// # Errors
     /// When the supervisor is gone or says what is no order.
     pub(super) fn receive(&self) -> Result<Option<(SupervisorMessage, Option<OwnedFd>)>, Gone> {
-        let mut bytes = [0; ORDER_SIZE];
+        // A byte more, so that the beginning of what is longer is not taken for an order.
+        let mut bytes = [0; ORDER_SIZE + 1];
         let (received, descriptor) = match self.receive_into(&mut bytes, RecvFlags::DONTWAIT) {
             Ok((received, descriptor)) if received > 0 => (received, descriptor),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
