@@ -160,7 +160,8 @@ impl<B: Buffer> Connection<B> {
                 self.handle_received(shared, provider, key.index, length);
             }
             (Ok(CompletionKind::Receive { length }), State::Draining(_)) => {
-                self.handle_message(shared, provider, key.index, length);
+                let message = self.read_message(shared, provider, key.index, length);
+                self.handle_message(shared, provider, message);
             }
             (Ok(CompletionKind::Receive { length }), _) => self.early.push((key.index, length)),
             (Ok(_), _) => self.reset(shared, provider, ResetCause::Unexpected),
@@ -194,8 +195,8 @@ impl<B: Buffer> Connection<B> {
         }
     }
 
-    /// Takes the message out and posts the buffer again, both before the turn ends: nobody can
-    /// give the peer its credit back before the receive is there (P-5).
+    /// Takes the message out and posts the buffer again before the message is handled: nobody answers it,
+    /// or gives the peer its credit back, before the receive is there (P-5).
     fn handle_received(
         &mut self,
         shared: &mut Shared<B>,
@@ -203,8 +204,9 @@ impl<B: Buffer> Connection<B> {
         index: u16,
         length: u32,
     ) {
-        self.handle_message(shared, provider, index, length);
+        let message = self.read_message(shared, provider, index, length);
         self.give_back_receive(shared, provider, index);
+        self.handle_message(shared, provider, message);
     }
 
     /// The confirmation in the buffer was taken out.

@@ -244,15 +244,14 @@ impl<B: Buffer> Connection<B> {
         true
     }
 
-    /// Handles the message in receive buffer `index`.
+    /// Handles a message that was taken out of its receive buffer.
     pub(crate) fn handle_message(
         &mut self,
         shared: &mut Shared<B>,
         provider: &mut dyn Provider,
-        index: u16,
-        length: u32,
+        message: Result<(MessageHeader, Vec<u8>), ResetCause>,
     ) {
-        match self.read_message(shared, provider, index, length) {
+        match message {
             Ok((header, body)) => {
                 self.note_heard(shared);
                 match header.kind {
@@ -276,7 +275,8 @@ impl<B: Buffer> Connection<B> {
         }
     }
 
-    fn read_message(
+    /// Takes the message out of receive buffer `index`.
+    pub(crate) fn read_message(
         &self,
         shared: &Shared<B>,
         provider: &dyn Provider,

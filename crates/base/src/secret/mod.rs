@@ -119,16 +119,28 @@ impl Keyring {
     }
 }
 
+impl Secret {
+    fn wipe(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl RunKey {
+    fn wipe(&mut self) {
+        self.key.zeroize();
+    }
+}
+
 impl Drop for Secret {
     fn drop(&mut self) {
-        self.0.zeroize();
+        self.wipe();
     }
 }
 
 /// Whoever needs it no more wipes it (P-85).
 impl Drop for RunKey {
     fn drop(&mut self) {
-        self.key.zeroize();
+        self.wipe();
     }
 }
 
@@ -175,6 +187,18 @@ mod tests {
         assert_eq!(one.of(run), all.of(run));
         assert_eq!(one.of(RunId([8; 6])), None);
         assert_eq!(all.of(all.own().id()), Some(all.own()));
+    }
+
+    // P-85
+    #[test]
+    fn who_drops_a_key_wipes_it() {
+        let mut key = RunKey::new(RunId([9; 6]), [7; 32]);
+        key.wipe();
+        assert_eq!(*key.bytes(), [0; 32]);
+        let mut secret = Secret::new([7; 32]);
+        secret.wipe();
+        assert_eq!(secret.0, [0; 32]);
+        assert!(core::mem::needs_drop::<RunKey>() && core::mem::needs_drop::<Secret>());
     }
 
     #[test]

@@ -265,19 +265,20 @@ mod tests {
         epoch: 0x0A0B,
     };
 
+    const HELLO: Hello = Hello {
+        credits: 7,
+        message_length_max: 1 << 20,
+        incarnation: 0x0123_4567_89AB_CDEF,
+        epoch: 9,
+        oldest_epoch: 8,
+    };
+
     #[test]
     fn headers_and_hellos_survive_a_round_trip() {
         assert_eq!(MessageHeader::parse(&HEADER.to_bytes(), 37), Ok(HEADER));
-        let hello = Hello {
-            credits: 7,
-            message_length_max: 1 << 20,
-            incarnation: u64::MAX - 1,
-            epoch: 9,
-            oldest_epoch: 8,
-        };
-        let mut bytes = hello.to_bytes().to_vec();
+        let mut bytes = HELLO.to_bytes().to_vec();
         bytes.extend_from_slice(b"user");
-        assert_eq!(Hello::parse(&bytes), Ok((hello, &b"user"[..])));
+        assert_eq!(Hello::parse(&bytes), Ok((HELLO, &b"user"[..])));
     }
 
     // P-2
@@ -288,6 +289,32 @@ mod tests {
             0, 0, 0, 0, 0, 0, 0, 0x0B, 0x0A, 0, 0, 0, 0, 0, 0,
         ];
         assert_eq!(HEADER.to_bytes(), golden);
+    }
+
+    // P-2
+    #[test]
+    fn the_bytes_of_a_hello_never_change() {
+        let golden: [u8; 40] = [
+            b'L', b'G', b'h', b'i', 2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0x10, 0, 0xEF, 0xCD, 0xAB, 0x89,
+            0x67, 0x45, 0x23, 0x01, 9, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(HELLO.to_bytes(), golden);
+    }
+
+    // P-3
+    #[test]
+    fn a_hello_has_nothing_in_what_is_not_used() {
+        let with = |at: usize, value: u8| {
+            let mut bytes = HELLO.to_bytes();
+            bytes[at] = value;
+            Hello::parse(&bytes).map(|(hello, _)| hello)
+        };
+        assert_eq!(with(6, 0), Ok(HELLO));
+        assert_eq!(with(6, 1), Err(MessageError::Reserved));
+        assert_eq!(with(7, 0x80), Err(MessageError::Reserved));
+        assert_eq!(with(0, 0), Err(MessageError::Magic));
+        assert_eq!(with(4, 1), Err(MessageError::Version(1)));
+        assert_eq!(with(5, 1), Err(MessageError::Version(0x0102)));
     }
 
     // P-3

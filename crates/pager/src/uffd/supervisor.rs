@@ -149,12 +149,14 @@ impl Supervisor {
     /// # Errors
     /// When the supervisor is gone or says what is no order.
     pub(super) fn receive(&self) -> Result<Option<(SupervisorMessage, Option<OwnedFd>)>, Gone> {
-        let mut bytes = [0; ORDER_SIZE];
+        // A byte more, so that the beginning of what is longer is not taken for an order.
+        let mut bytes = [0; ORDER_SIZE + 1];
         let (received, descriptor) = match self.receive_into(&mut bytes, RecvFlags::DONTWAIT) {
             Ok((received, descriptor)) if received > 0 => (received, descriptor),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Ok(_) | Err(_) => return Err(Gone::Ended),
         };
+        // P-32: what is no order, as the end of the connection, means that it is gone.
         let message = SupervisorMessage::parse(&bytes[..received])?;
         Ok(Some((message, descriptor)))
     }
@@ -213,5 +215,42 @@ impl Supervisor {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, send, socketpair};
+
+    /// The agent's end, and the supervisor's.
+    fn connected() -> (Supervisor, OwnedFd) {
+        let kind = SocketType::SEQPACKET;
+        let ends = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let (socket, other) = ends.unwrap();
+        (Supervisor { socket, pid: 1 }, other)
+    }
+
+    /// P-32: so is a supervisor whose connection has ended.
+    #[test]
+    fn a_supervisor_that_says_what_is_no_order_is_gone() {
+        let order = SupervisorMessage::Share { bytes: 4096 };
+        let good = order.to_bytes();
+        let mut newer = good.clone();
+        newer[4] ^= 0x40;
+        let (short, long) = (&good[..good.len() - 1], [&good[..], &[0]].concat());
+        for bad in [b"hello", &newer[..], short, &long] {
+            let (agent, supervisor) = connected();
+            send(&supervisor, bad, SendFlags::NOSIGNAL).unwrap();
+            let heard = agent.receive().map(drop);
+            assert!(matches!(heard, Err(Gone::Misspoken(_))), "{heard:?}");
+        }
+        let (agent, supervisor) = connected();
+        assert!(matches!(agent.receive(), Ok(None)));
+        send(&supervisor, &good, SendFlags::NOSIGNAL).unwrap();
+        let heard = agent.receive().unwrap().map(|(heard, _)| heard);
+        assert_eq!(heard, Some(order));
+        drop(supervisor);
+        assert!(matches!(agent.receive(), Err(Gone::Ended)));
     }
 }

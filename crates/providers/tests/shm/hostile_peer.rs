@@ -2,7 +2,7 @@
 
 use crate::hostile::{
     CONSUMED, DELIVERED, ENVELOPE, HELLO, Hostile, KEY_TABLE_BYTES, MAP_REPLY, MAP_REQUEST,
-    PRODUCED, REFUSAL, REJECT, RING, SEGMENT_BYTES, SEND, STATE, Victim, message, segment,
+    PRODUCED, REFUSAL, REJECT, RING, SEGMENT_BYTES, SEND, STATE, Victim, WAKE, message, segment,
 };
 use crate::peer::{Peer, address};
 use legato_base::timeouts::CONNECT;
@@ -100,6 +100,24 @@ fn a_turn_does_not_last_as_long_as_peers_connect() {
         assert_eq!(found, let_in, "after turn {turn}");
     }
     drop(crowd);
+}
+
+/// P-98: what more it says keeps till the next.
+#[test]
+fn a_turn_does_not_last_as_long_as_a_peer_speaks() {
+    let (mut victim, hostile) = Victim::connected("talker");
+    for _ in 0..150 {
+        hostile.send(&message(WAKE, 0), &[]);
+    }
+    let key = victim.peer.region.remote_key;
+    hostile.send(&message(MAP_REQUEST, key.0), &[]);
+    // 64 of a connection in a turn.
+    for turn in 0..2 {
+        victim.peer.provider.progress(Time::from_nanos(1 + turn));
+        assert_eq!(hostile.waiting(), [], "after turn {turn}");
+    }
+    victim.peer.provider.progress(Time::from_nanos(3));
+    assert_eq!(hostile.waiting(), [MAP_REPLY]);
 }
 
 // P-36

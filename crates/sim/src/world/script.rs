@@ -4,8 +4,10 @@ use super::failure::{Failure, FailureKind};
 use super::program::{Operation, Outcome, State};
 use super::report::Report;
 use super::state::World;
+use crate::fault::{CompletionEffect, Effect, Frequency, Rule, Scope, Span};
 use legato_base::{Bytes, Duration, PAGE_SIZE, PageNumber};
 use legato_pager::PageRange;
+use legato_transport::WorkQueue;
 
 impl World {
     /// Does one thing and waits for its end.
@@ -99,6 +101,24 @@ impl World {
     /// The address space comes to rest: see [`Registering::ByHand`](super::Registering::ByHand).
     pub fn end_registering(&mut self) {
         self.pager.kernel_mut().end_registering();
+    }
+
+    /// Pages may be lost from here on.
+    pub const fn allow_lost_pages(&mut self) {
+        self.pages_may_be_lost = true;
+    }
+
+    /// For a while the program's NIC says so much later what has become of what it sends and reads.
+    pub fn delay_completions(&mut self, by: Duration, lasts: Duration) {
+        let delayed = Effect::Completion {
+            of: Some(WorkQueue::Send),
+            effect: CompletionEffect::Delay(Span::exactly(by)),
+        };
+        let (from, until) = (self.now(), self.now() + lasts);
+        let rule = Rule::new(Frequency::Always, delayed).between(from, until);
+        let program = self.network.machine_number("program");
+        let scope = program.map_or(Scope::All, Scope::Machine);
+        self.network.faults(|faults| faults.add(rule.within(scope)));
     }
 
     /// Another share of the run's local memory: see [`legato_pager::Pager::set_limit`].

@@ -421,6 +421,10 @@ fn an_extent_is_released_by_its_owner_and_nobody_else() {
 fn nothing_is_done_for_whoever_has_not_opened_or_is_not_understood() {
     let mut world = World::new(3);
     let client = world.connect();
+    let status = world.ask(client, NodeRequest::Status);
+    assert_eq!(status, NodeReply::Status(EMPTY));
+    let health = world.ask(client, NodeRequest::Health);
+    assert!(matches!(health, NodeReply::Health(_)), "{health:?}");
     let allocate = NodeRequest::AllocateExtent { slots: 1 };
     let not_open = NodeReply::Refused(NodeRefusal::NotOpen);
     assert_eq!(world.ask(client, allocate), not_open);

@@ -5,4 +5,5 @@
 )]
 
 mod clients;
+mod refusals;
 mod secret_roce;

@@ -64,6 +64,7 @@ fn expect_rejected(mut world: World, range: PageRange, value: u64, what: &str) {
     world.finish().unwrap();
 }
 
+// P-21
 #[test]
 fn m46_a_single_bit_anywhere_in_a_slot_is_noticed() {
     let places = [
@@ -84,7 +85,7 @@ fn m46_a_single_bit_anywhere_in_a_slot_is_noticed() {
     }
 }
 
-/// Each whole, with a checksum that is right: what a node has that lost a write.
+/// P-21: each whole, with a checksum that is right: what a node has that lost a write.
 #[test]
 fn m46_older_pages_are_noticed() {
     let (mut world, range) = filled();
@@ -106,7 +107,7 @@ fn m46_older_pages_are_noticed() {
     assert_eq!(world.counters().pages_rejected, lost);
 }
 
-/// Each whole, and the same client's: what a node has that mistook one place for another.
+/// P-21: each whole, and the same client's: what a node has that mistook one place for another.
 #[test]
 fn m46_other_pages_are_noticed() {
     let (mut world, range) = filled();
@@ -118,7 +119,7 @@ fn m46_other_pages_are_noticed() {
     expect_rejected(world, range, 0, "another page");
 }
 
-/// A slot of zeros, as of memory that was given away and taken again.
+/// P-21: a slot of zeros, as of memory that was given away and taken again.
 #[test]
 fn m46_slots_without_a_page_are_noticed() {
     let (mut world, range) = filled();

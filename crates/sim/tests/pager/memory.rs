@@ -42,6 +42,10 @@ fn m02_patterns_come_back_in_random_order() {
         assert_eq!(read(&mut world, page), Outcome::Value(page));
     }
     assert!(world.counters().pages_fetched > range.count);
+    world.pass(Duration::from_millis(50)).unwrap();
+    let (pager, fabric) = (world.counters(), world.fabric_counters());
+    let moved = pager.pages_fetched + pager.pages_written;
+    assert_eq!(fabric.operations_completed, moved, "one for each page");
     end(world, &[range]);
 }
 

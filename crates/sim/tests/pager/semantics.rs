@@ -214,6 +214,62 @@ fn m18_fetches_and_write_backs_in_flight_end_with_their_range() {
     end(world, &[again]);
 }
 
+/// P-18: the connection to a frozen node ends. What became of a fetch is known at once, and that the NIC has
+/// done with its frame later: until then nobody is told, and afterwards the frame serves others.
+#[test]
+fn m18_a_fetch_that_has_failed_is_decided_when_it_is_quiet() {
+    // Nobody is told that a machine stands still.
+    let network = SimNetworkConfig {
+        detection_time: None,
+        ..SimNetworkConfig::default()
+    };
+    let config = WorldConfig {
+        network,
+        ..config()
+    };
+    let (mut world, range) = filled(config, 6 * CACHE);
+    world.pass(Duration::from_millis(50)).unwrap();
+    world.freeze_node(0);
+    world.allow_lost_pages();
+    // The pages of the other node come.
+    for page in (START..range.end().0).map(PageNumber) {
+        if world.is_present(page) {
+            continue;
+        }
+        world.begin(1, Operation::Read(page));
+        world.pass(Duration::from_millis(5)).unwrap();
+        if world.is_busy(1) {
+            break;
+        }
+        world.wait_for(1).unwrap();
+    }
+    // Nothing completes before the silent peer is given up, after 10 s, and its queue pair is destroyed,
+    // a tenth of that later. But what became of the fetch is said after a 200th.
+    world.delay_completions(Duration::from_millis(10_700), Duration::from_secs(12));
+    assert!(world.is_busy(1));
+    let before = world.fabric_counters();
+    let failed = move |world: &World| {
+        let counters = world.fabric_counters();
+        counters.operations_failed > before.operations_failed
+    };
+    world.run_until(failed).unwrap();
+    let counters = world.fabric_counters();
+    assert_eq!(counters.operations_quiesced, before.operations_quiesced);
+    world.pass(Duration::from_millis(100)).unwrap();
+    let counters = world.fabric_counters();
+    assert_eq!(counters.operations_quiesced, before.operations_quiesced);
+    assert!(world.is_busy(1), "it is not known what is in its frame");
+    assert_eq!(world.wait_for(1).unwrap(), Outcome::BusError);
+    let counters = world.fabric_counters();
+    assert!(counters.operations_quiesced > before.operations_quiesced);
+    world.perform(0, Operation::DontNeed(range)).unwrap();
+    world.write_all(range, |page| page + (5 << 32)).unwrap();
+    world.read_all(1, range).unwrap();
+    // What is left there ends with it.
+    world.kill_node(0);
+    end(world, &[range]);
+}
+
 // P-27
 #[test]
 fn m46_pages_of_a_lost_node_give_sigbus_and_nothing_else() {

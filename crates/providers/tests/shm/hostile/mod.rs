@@ -20,6 +20,7 @@ pub(crate) const ACCEPT: u16 = 2;
 pub(crate) const REJECT: u16 = 3;
 pub(crate) const MAP_REQUEST: u16 = 4;
 pub(crate) const MAP_REPLY: u16 = 5;
+pub(crate) const WAKE: u16 = 6;
 pub(crate) const REVOKED: u16 = 7;
 pub(crate) const SEGMENT_BYTES: u64 = 4096 + RING_BYTES;
 pub(crate) const KEY_TABLE_BYTES: u64 = REGIONS_MAX as u64 * 4;

@@ -2,9 +2,11 @@
 
 use crate::rig::{MILLISECOND, Piece, Plan, SECOND, World, config, quiet};
 use legato_base::Duration;
-use legato_fabric::{FabricConfig, FabricEvent, OperationId, Proof, Quarantine, Refused};
+use legato_fabric::{
+    ConnectError, FabricConfig, FabricEvent, OperationId, Proof, Quarantine, Refused,
+};
 use legato_sim::provider::{Personality, SimNetwork};
-use legato_verbs::{AccessFlags, Provider, VerbsError};
+use legato_verbs::{AccessFlags, Address, Provider, VerbsError};
 
 const EIO: VerbsError = VerbsError::System {
     call: "a broken device",
@@ -208,10 +210,14 @@ fn f_22_a_full_quarantine_starts_nothing_new() {
         network: quiet(),
         config: FabricConfig {
             quarantine_max: 100,
+            grants_max: 1,
             ..config()
         },
         ..Plan::default()
     });
+    let left_port = Address::Sim("left-port".to_owned());
+    let left = &mut world.left;
+    left.fabric.listen(&mut left.nic, &left_port).unwrap();
     let (bad, _) = world.connect();
     let (good, _) = world.connect();
     world.left.nic.refuse_destroys = Some(EIO);
@@ -222,6 +228,31 @@ fn f_22_a_full_quarantine_starts_nothing_new() {
     assert_eq!(refused, Err(Refused::QuarantineFull));
     let (refused, piece) = world.write(good, 3, SECOND).unwrap_err();
     assert_eq!((refused, piece.number), (Refused::QuarantineFull, 3));
+    let (piece, deadline) = (world.left.piece(4), world.in_time(SECOND));
+    let left = &mut world.left;
+    let access = AccessFlags::REMOTE_READ;
+    let granted = left
+        .fabric
+        .grant(&mut left.nic, good, piece, access, deadline);
+    assert_eq!(granted.unwrap_err().0, Refused::QuarantineFull);
+    let connected = left
+        .fabric
+        .connect(&mut left.nic, &world.address, b"", deadline);
+    assert_eq!(connected, Err(ConnectError::QuarantineFull));
+    let right = &mut world.right;
+    let asks = right
+        .fabric
+        .connect(&mut right.nic, &left_port, b"", deadline);
+    world.run_for(MILLISECOND);
+    let failed = world.right.take(|event| match event {
+        FabricEvent::ConnectFailed { connection, error } => Some((*connection, *error)),
+        _ => None,
+    });
+    assert!(
+        matches!(failed[..], [(failed, ConnectError::Rejected(_))] if Ok(failed) == asks),
+        "{failed:?}"
+    );
+    assert_eq!(world.left.accepted(), []);
     world.left.nic.refuse_destroys = None;
     world.run_for(Duration::from_secs(2));
     assert_eq!(world.left.fabric.quarantine(), Quarantine::default());

@@ -124,6 +124,7 @@ fn never_answers<N: Net>(mut world: World<N>, name: &str) {
     world.right.end();
 }
 
+// P-51
 #[test]
 fn f_22_credits_that_nobody_gives_back() {
     for personality in Personality::ALL {

@@ -1,8 +1,8 @@
 //! Peers and providers that do what they should not.
 
-use crate::rig::{MILLISECOND, Plan, RawPeer, SECOND, World, answer, link};
+use crate::rig::{EPOCH, MILLISECOND, Plan, RawPeer, SECOND, World, answer, link};
 use legato_base::wire::message::{
-    Hello, MESSAGE_HEADER_SIZE, MessageHeader, MessageKind, TimeLeft,
+    Hello, MESSAGE_HEADER_SIZE, MessageError, MessageHeader, MessageKind, TimeLeft,
 };
 use legato_base::{Duration, Random};
 use legato_fabric::ResetCause;
@@ -82,6 +82,43 @@ fn f_13_messages_from_a_fuzzer() {
     assert_eq!(world.right.requests(), []);
     world.right.disconnected();
     assert_eq!(world.left.disconnected(), []);
+    world.ask(here, b"alive?");
+    world.left.end();
+    world.right.end();
+}
+
+/// P-45: of another connection of the peer, and otherwise as it must be.
+#[test]
+fn a_message_of_another_epoch_ends_the_connection() {
+    let mut world = World::new(Plan::default());
+    let (here, _) = world.connect();
+    for kind in [MessageKind::Request, MessageKind::Reply, MessageKind::Ping] {
+        for epoch in [EPOCH, EPOCH - 1, EPOCH + 1, EPOCH + (1 << 32), 0] {
+            let (mut peer, connection) = RawPeer::established(&mut world, 16);
+            let header = MessageHeader {
+                kind,
+                call: 0,
+                length: 0,
+                time_left: TimeLeft::UNBOUNDED,
+                epoch,
+            };
+            peer.send(&header.to_bytes());
+            world.run_for(MILLISECOND);
+            let requests = world.right.requests().len();
+            if epoch == EPOCH {
+                assert_eq!(requests, usize::from(kind == MessageKind::Request));
+                world.right.fabric.close(&mut world.right.nic, connection);
+                world.run_until(|world| world.right.disconnected() == [connection]);
+            } else {
+                assert_eq!(requests, 0, "{kind:?} {epoch}");
+                assert_eq!(world.right.disconnected(), [connection], "{kind:?} {epoch}");
+                let cause = world.right.fabric.reset_cause(connection);
+                let other = ResetCause::Malformed(MessageError::Epoch);
+                assert_eq!(cause, Some(other), "{kind:?} {epoch}");
+            }
+            peer.end();
+        }
+    }
     world.ask(here, b"alive?");
     world.left.end();
     world.right.end();

@@ -111,11 +111,13 @@ pub(crate) fn is_posted_again<N: Net>(
     refuse: impl FnOnce(&mut World<N>),
 ) {
     let (here, _) = world.connect();
+    let depth = world.right.nic.receives_posted;
     refuse(&mut world);
     for _ in 0..20 {
         world.ask(here, b"?");
     }
     world.run_for(SECOND);
+    assert_eq!(world.right.nic.receives_posted, depth, "{name}");
     assert_eq!(world.left.disconnected(), [], "{name}");
     assert_eq!(world.right.fabric.counters().posts_refused, 1, "{name}");
     for _ in 0..20 {
@@ -138,7 +140,44 @@ fn v_38_a_receive_that_is_refused_once_is_posted_again() {
     }
 }
 
-/// P-50: if they stay refused, both sides know within a second.
+/// P-50: what the provider may refuse for a moment it is asked for again, a tenth of the liveness bound
+/// long; then the connection ends with that reason.
+#[test]
+fn f_09_receives_that_are_refused_for_long_end_the_connection() {
+    // Of the 10 s that the rig's peers are believed to be alive.
+    let (tenth, retry) = (SECOND, Duration::from_millis(10));
+    for personality in Personality::ATTENTIVE {
+        for error in [VerbsError::QueueFull("receive"), NO_MEMORY] {
+            let name = personality.name;
+            let mut world = World::new(Plan::both(personality));
+            let (here, there) = world.connect();
+            let depth = world.right.nic.receives_posted;
+            world.right.nic.refuse_receives = Some(error);
+            let refused = world.network.now();
+            world.ask(here, b"?");
+            world.run_for(tenth - world.network.now().since(refused) - MILLISECOND);
+            world.ask(here, b"it is usable");
+            assert_eq!(world.right.nic.receives_posted, depth - 2, "{name}");
+            world.run_for(retry + retry);
+            let right = &mut world.right;
+            let deadline = world.network.now() + SECOND;
+            let ended = right.fabric.call(&mut right.nic, there, b"?", deadline);
+            assert_eq!(ended, Err(Refused::NotConnected), "{name}");
+            world.run_for(SECOND + SECOND);
+            assert_eq!(world.right.disconnected(), [there], "{name}");
+            let cause = world.right.fabric.reset_cause(there);
+            assert_eq!(cause, Some(ResetCause::Provider(error)), "{name}");
+            assert_eq!(world.left.disconnected(), [here], "{name}");
+            world.right.nic.refuse_receives = None;
+            let (again, _) = world.connect();
+            world.ask(again, b"?");
+            world.left.end();
+            world.right.end();
+        }
+    }
+}
+
+/// P-50: what does not pass by itself is not waited for.
 #[test]
 fn f_09_receives_that_stay_refused_end_the_connection() {
     for personality in Personality::ALL {
@@ -146,7 +185,12 @@ fn f_09_receives_that_stay_refused_end_the_connection() {
         let (here, there) = world.connect();
         world.right.nic.refuse_receives = Some(VerbsError::LocalProtection);
         world.call(here, b"?", Duration::from_secs(60));
-        world.run_for(SECOND + MILLISECOND);
+        world.run_for(MILLISECOND);
+        let right = &mut world.right;
+        let deadline = world.network.now() + SECOND;
+        let ended = right.fabric.call(&mut right.nic, there, b"?", deadline);
+        assert_eq!(ended, Err(Refused::NotConnected), "{}", personality.name);
+        world.run_for(SECOND);
         assert_eq!(world.left.replies().len(), 1, "{}", personality.name);
         assert_eq!(world.left.disconnected(), [here]);
         world.right.nic.refuse_receives = None;

@@ -11,7 +11,7 @@ mod world;
 pub(crate) use cycle::cycle;
 pub(crate) use device::{DeviceNet, GUEST};
 pub(crate) use net::{Net, link, quiet, sim_address};
-pub(crate) use peer::{EPOCH, RawPeer};
+pub(crate) use peer::{EPOCH, HELLO, RawPeer};
 pub(crate) use side::{PIECE, Piece, Side};
 pub(crate) use world::{Plan, World, life};
 

@@ -1,17 +1,27 @@
 //! A peer of the right side that speaks verbs and not the protocol.
 
+use super::SECOND;
 use super::world::World;
 use legato_base::wire::message::Hello;
 use legato_fabric::ConnectionId;
 use legato_sim::provider::{SimNetwork, SimProvider};
 use legato_verbs::{
-    AccessFlags, Completion, CompletionQueue, MemoryRegion, Provider, QueuePair,
-    QueuePairCapabilities, QueuePairInit, ReceiveRequest, SendFlags, SendOperation, SendRequest,
-    WorkRequestId,
+    AccessFlags, Address, Completion, CompletionQueue, ConnectionEvent, Event, MemoryRegion,
+    Provider, QueuePair, QueuePairCapabilities, QueuePairInit, ReceiveRequest, SendFlags,
+    SendOperation, SendRequest, WorkRequestId,
 };
 
 /// Of a raw peer's connections.
 pub(crate) const EPOCH: u64 = 12;
+
+/// What a raw peer that connects says.
+pub(crate) const HELLO: Hello = Hello {
+    credits: 4,
+    message_length_max: 100,
+    incarnation: 77,
+    epoch: EPOCH,
+    oldest_epoch: EPOCH,
+};
 
 pub(crate) struct RawPeer {
     pub(crate) nic: SimProvider,
@@ -22,7 +32,7 @@ pub(crate) struct RawPeer {
 
 impl RawPeer {
     /// With so many receives posted.
-    pub(crate) fn connect(world: &World<SimNetwork>, private_data: &[u8], receives: u64) -> Self {
+    fn new(world: &World<SimNetwork>, receives: u64) -> Self {
         let mut nic = world.network.provider("raw");
         let domain = nic.create_protection_domain().unwrap();
         let queue = nic.create_completion_queue(64).unwrap();
@@ -46,10 +56,50 @@ impl RawPeer {
         for number in 0..receives {
             peer.receive(number);
         }
+        peer
+    }
+
+    /// With so many receives posted.
+    pub(crate) fn connect(world: &World<SimNetwork>, private_data: &[u8], receives: u64) -> Self {
+        let mut peer = Self::new(world, receives);
         peer.nic
-            .connect(queue_pair, &world.address, private_data)
+            .connect(peer.queue_pair, &world.address, private_data)
             .unwrap();
         peer
+    }
+
+    /// The left side connects to it. It accepts, and says what `answer` makes of the Hello that came.
+    pub(crate) fn accept(
+        world: &mut World<SimNetwork>,
+        answer: impl FnOnce(Hello) -> Vec<u8>,
+    ) -> (Self, ConnectionId) {
+        let mut peer = Self::new(world, 16);
+        // The events of this machine's earlier connections are of no interest.
+        while peer.nic.poll_event().is_some() {}
+        let address = Address::Sim("raw-port".to_owned());
+        let listener = peer.nic.listen(&address).unwrap();
+        let deadline = world.in_time(SECOND);
+        let left = &mut world.left;
+        let connecting = left.fabric.connect(&mut left.nic, &address, b"", deadline);
+        let mut requested = None;
+        world.run_until(|_| {
+            requested = peer.nic.poll_event();
+            requested.is_some()
+        });
+        let Some(Event::Connection(ConnectionEvent::Requested {
+            request,
+            private_data,
+            ..
+        })) = requested
+        else {
+            panic!("{requested:?}");
+        };
+        let (hello, _) = Hello::parse(&private_data).unwrap();
+        peer.nic
+            .accept(request, peer.queue_pair, &answer(hello))
+            .unwrap();
+        peer.nic.close_listener(listener).unwrap();
+        (peer, connecting.unwrap())
     }
 
     pub(crate) fn receive(&mut self, number: u64) {
@@ -64,14 +114,7 @@ impl RawPeer {
         world: &mut World<SimNetwork>,
         receives: u64,
     ) -> (Self, ConnectionId) {
-        let hello = Hello {
-            credits: 4,
-            message_length_max: 100,
-            incarnation: 77,
-            epoch: EPOCH,
-            oldest_epoch: EPOCH,
-        };
-        let mut peer = Self::connect(world, &hello.to_bytes(), receives);
+        let mut peer = Self::connect(world, &HELLO.to_bytes(), receives);
         let mut accepted = Vec::new();
         world.run_until(|world| {
             accepted.extend(world.right.accepted());

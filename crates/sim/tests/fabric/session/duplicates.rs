@@ -246,6 +246,38 @@ fn l_24_a_client_that_was_evicted_gets_nothing_twice() {
     world.end();
 }
 
+/// P-69: a call of a client whose process has a connection may be on its way, so room is not made there.
+#[test]
+fn a_client_is_not_forgotten_while_its_process_has_a_connection() {
+    let mut world = World::star(8, Personality::IDEAL, &["first", "server", "second"]);
+    world.machines[0].sessions.pop();
+    let limits = SessionServerConfig::for_credits(CREDITS);
+    world.machines[1].server = SessionServer::new(SessionServerConfig {
+        clients_max: 1,
+        ..limits
+    });
+    world.session(2, 1, SessionConfig::default());
+    let first = world.call(b"first", CallKind::Once, seconds(10));
+    world.run_until_ended(0, SECOND, &[first]);
+    assert_eq!(world.machines[0].ends[&first].0, Ok(answer(b"first")));
+    let refused = world.call_on((2, 0), b"refused", CallKind::Once, seconds(10));
+    world.run_until_ended(2, SECOND, &[refused]);
+    let error = world.machines[2].ends[&refused].0.clone().unwrap_err();
+    let busy = (SessionCause::PeerBusy, Effect::NotExecuted);
+    assert_eq!((error.cause, error.effect), busy);
+    assert_eq!(world.machines[1].server.counters().clients_evicted, 0);
+    // Its connection has ended on both sides.
+    let machine = &mut world.machines[0];
+    machine.sessions[0].close(&mut machine.fabric, &mut machine.nic);
+    world.run_for(SECOND + SECOND);
+    let served = world.call_on((2, 0), b"served", CallKind::Once, seconds(10));
+    world.run_until_ended(2, SECOND, &[served]);
+    assert_eq!(world.machines[2].ends[&served].0, Ok(answer(b"served")));
+    assert_eq!(world.machines[1].server.counters().clients_evicted, 1);
+    assert_eq!(world.machines[1].times_executed(b"refused"), 0);
+    world.end();
+}
+
 /// P-70: what is not of a session, or of another client than its connection, is refused and not executed.
 #[test]
 fn what_is_no_call_of_a_session_is_refused() {
