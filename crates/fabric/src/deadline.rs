@@ -1,4 +1,4 @@
-//! When something is over for whoever waits for it (P-13).
+//! When something is over for whoever waits for it.
 
 use legato_base::{Duration, Time};
 
@@ -28,6 +28,7 @@ impl Deadline {
         self.time() <= now
     }
 
+    /// P-13: so that an outcome has a bound however often this is called.
     pub(crate) fn put_off(&mut self, time: Duration) {
         self.put_off = self.put_off.max(time);
     }

@@ -63,7 +63,7 @@ fn a_side_that_stands_still_has_a_receive_for_everything_that_may_come() {
 fn a_receive_is_posted_again_before_the_ping_in_it_is_answered() {
     let mut world = World::new(Plan::default());
     let (mut peer, _) = RawPeer::established(&mut world, 16);
-    let depth = world.right.nic.receives_posted;
+    let depth = world.right.posted_receives();
     let ping = MessageHeader {
         kind: MessageKind::Ping,
         call: 0,
@@ -77,7 +77,7 @@ fn a_receive_is_posted_again_before_the_ping_in_it_is_answered() {
     let pong = MessageHeader::parse(&bytes, MESSAGE_HEADER_SIZE as u32).unwrap();
     assert_eq!(pong.kind, MessageKind::Pong);
     assert_eq!(world.right.nic.receives_at_send, depth);
-    assert_eq!(world.right.nic.receives_posted, depth);
+    assert_eq!(world.right.posted_receives(), depth);
     peer.end();
     world.left.end();
     world.right.end();

@@ -111,13 +111,13 @@ pub(crate) fn is_posted_again<N: Net>(
     refuse: impl FnOnce(&mut World<N>),
 ) {
     let (here, _) = world.connect();
-    let depth = world.right.nic.receives_posted;
+    let depth = world.right.posted_receives();
     refuse(&mut world);
     for _ in 0..20 {
         world.ask(here, b"?");
     }
     world.run_for(SECOND);
-    assert_eq!(world.right.nic.receives_posted, depth, "{name}");
+    assert_eq!(world.right.posted_receives(), depth, "{name}");
     assert_eq!(world.left.disconnected(), [], "{name}");
     assert_eq!(world.right.fabric.counters().posts_refused, 1, "{name}");
     for _ in 0..20 {
@@ -151,13 +151,13 @@ fn f_09_receives_that_are_refused_for_long_end_the_connection() {
             let name = personality.name;
             let mut world = World::new(Plan::both(personality));
             let (here, there) = world.connect();
-            let depth = world.right.nic.receives_posted;
+            let depth = world.right.posted_receives();
             world.right.nic.refuse_receives = Some(error);
             let refused = world.network.now();
             world.ask(here, b"?");
             world.run_for(tenth - world.network.now().since(refused) - MILLISECOND);
             world.ask(here, b"it is usable");
-            assert_eq!(world.right.nic.receives_posted, depth - 2, "{name}");
+            assert_eq!(world.right.posted_receives(), depth - 2, "{name}");
             world.run_for(retry + retry);
             let right = &mut world.right;
             let deadline = world.network.now() + SECOND;

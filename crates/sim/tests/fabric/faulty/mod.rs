@@ -4,10 +4,10 @@
 use legato_base::wire::proof::sealed_in;
 use legato_sim::provider::SimProvider;
 use legato_verbs::{
-    AccessFlags, Completion, CompletionKind, CompletionQueue, ConnectionEvent, ConnectionRequest,
-    Event, Listener, MemoryRegion, PacketSequenceNumber, ProtectionDomain, Provider, QueuePair,
-    QueuePairAttributes, QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest,
-    SendRequest, SharedReceiveQueue, VerbsError, delegate,
+    AccessFlags, Completion, CompletionQueue, ConnectionEvent, ConnectionRequest, Event, Listener,
+    MemoryRegion, PacketSequenceNumber, ProtectionDomain, Provider, QueuePair, QueuePairAttributes,
+    QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, SendRequest,
+    SharedReceiveQueue, VerbsError, delegate,
 };
 use std::collections::VecDeque;
 
@@ -45,11 +45,8 @@ pub(crate) struct Faulty<P = SimProvider> {
     pub(crate) last_queue: Option<CompletionQueue>,
     /// The shared receive queue that was posted to last.
     pub(crate) last_shared_queue: Option<SharedReceiveQueue>,
-    /// Receives of queue pairs' own that are posted and in which no message has completed. What is flushed
-    /// is not taken off, so it is exact while no connection has ended.
-    pub(crate) receives_posted: u32,
-    /// How many there were when something was last sent.
-    pub(crate) receives_at_send: u32,
+    /// Posted receives when something was last sent.
+    pub(crate) receives_at_send: usize,
     /// What somebody on the way does.
     pub(crate) path: Path,
 }
@@ -139,7 +136,6 @@ impl<P> Faulty<P> {
             last_queue_pair: None,
             last_queue: None,
             last_shared_queue: None,
-            receives_posted: 0,
             receives_at_send: 0,
             path: Path {
                 change_private: None,
@@ -293,10 +289,6 @@ impl<P: Provider> Provider for Faulty<P> {
             return Ok(0);
         }
         let polled = self.nic.poll_completion_queue(queue, max, into)?;
-        let new = &into[into.len() - polled..];
-        let received = |it: &&Completion| matches!(it.result, Ok(CompletionKind::Receive { .. }));
-        let received = new.iter().filter(received).count() as u32;
-        self.receives_posted = self.receives_posted.saturating_sub(received);
         if self.double_completions {
             let again = into[into.len() - polled..].to_vec();
             into.extend(again);
@@ -337,7 +329,7 @@ impl<P: Provider> Provider for Faulty<P> {
     ) -> Result<(), VerbsError> {
         allowed(self.refuse_sends)?;
         self.memory()?;
-        self.receives_at_send = self.receives_posted;
+        self.receives_at_send = self.nic.resource_counts().posted_receives;
         self.nic.post_send(queue_pair, request)
     }
 
@@ -347,9 +339,7 @@ impl<P: Provider> Provider for Faulty<P> {
         request: &ReceiveRequest,
     ) -> Result<(), VerbsError> {
         self.receives_allowed()?;
-        self.nic.post_receive(queue_pair, request)?;
-        self.receives_posted += 1;
-        Ok(())
+        self.nic.post_receive(queue_pair, request)
     }
 
     fn accept(

@@ -81,6 +81,10 @@ impl<P: Provider> Side<P> {
         (turn.deadline, turn.progressed)
     }
 
+    pub(crate) fn posted_receives(&self) -> usize {
+        self.nic.resource_counts().posted_receives
+    }
+
     pub(crate) fn piece(&self, number: u32) -> Piece {
         Piece {
             number,
