@@ -40,12 +40,7 @@ fn world(seed: u64, left: Option<u8>, right: Option<u8>) -> World {
 
 /// Tries to connect: why it did not come about.
 fn refused(world: &mut World) -> ConnectError {
-    let deadline = world.in_time(SECOND);
-    let left = &mut world.left;
-    let here = left
-        .fabric
-        .connect(&mut left.nic, &world.address, b"left", deadline);
-    let here = here.unwrap();
+    let here = world.try_connect(SECOND).unwrap();
     let mut failed = Vec::new();
     world.run_until(|world| {
         failed = world.left.take(|event| match event {

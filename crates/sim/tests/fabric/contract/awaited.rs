@@ -32,12 +32,7 @@ fn asks(
     let rule = Rule::new(Frequency::First(1), Effect::Event { of, effect });
     let rule = rule.within(Scope::Machine(machine));
     world.network.faults(|faults| faults.add(rule));
-    let deadline = world.in_time(SECOND);
-    let left = &mut world.left;
-    let here = left
-        .fabric
-        .connect(&mut left.nic, &world.address, b"left", deadline)
-        .unwrap();
+    let here = world.try_connect(SECOND).unwrap();
     (world, here)
 }
 

@@ -65,12 +65,7 @@ pub(crate) fn many_calls<N: Net>(
         }
         for ended in world.left.disconnected() {
             let place = connections.iter().position(|it| *it == ended).unwrap();
-            let deadline = world.in_time(SECOND);
-            let left = &mut world.left;
-            let again = left
-                .fabric
-                .connect(&mut left.nic, &world.address, b"again", deadline);
-            connections[place] = again.unwrap();
+            connections[place] = world.try_connect(SECOND).unwrap();
         }
         for (number, caller) in callers.iter_mut().enumerate() {
             if caller.call.is_some() || left_to_do == 0 || random.ratio(1, 2) {

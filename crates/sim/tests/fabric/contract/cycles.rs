@@ -51,12 +51,7 @@ fn v_24_ten_thousand_cycles_of_connections_leave_nothing() {
 
 /// What the other side is doing when a side dies.
 fn under_way(world: &mut World, random: &mut Random) -> ConnectionId {
-    let deadline = world.in_time(SECOND);
-    let left = &mut world.left;
-    let connected = left
-        .fabric
-        .connect(&mut left.nic, &world.address, b"", deadline);
-    let here = connected.unwrap();
+    let here = world.try_connect(SECOND).unwrap();
     // From before the first packet to long after the last.
     world.run_for(Duration::from_micros(random.below(20)));
     // Refused until the connection is there.

@@ -296,11 +296,7 @@ fn v_26_a_peer_that_vanishes_while_it_connects() {
                 network: quiet(),
                 ..Plan::both(personality)
             });
-            let deadline = world.in_time(SECOND);
-            let left = &mut world.left;
-            left.fabric
-                .connect(&mut left.nic, &world.address, b"", deadline)
-                .unwrap();
+            world.try_connect(SECOND).unwrap();
             world.run_until(|world| world.right.nic.last_queue_pair.is_some());
             if dies {
                 world.network.kill("left");

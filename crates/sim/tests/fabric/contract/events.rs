@@ -92,12 +92,7 @@ const STAGES: [Stage; 4] = [
 fn world_at(stage: Stage, plan: Plan) -> (World<SimNetwork>, ConnectionId) {
     let mut world = World::new(plan);
     if stage == Stage::Connecting {
-        let deadline = world.in_time(SECOND);
-        let left = &mut world.left;
-        let here = left
-            .fabric
-            .connect(&mut left.nic, &world.address, b"left", deadline)
-            .unwrap();
+        let here = world.try_connect(SECOND).unwrap();
         return (world, here);
     }
     let (here, _) = world.connect();
@@ -189,11 +184,7 @@ fn l_37_every_event_of_a_connection_that_is_accepted() {
     for plan in plans() {
         for kind in 0..kinds {
             let mut world = World::new(plan);
-            let deadline = world.in_time(SECOND);
-            let left = &mut world.left;
-            left.fabric
-                .connect(&mut left.nic, &world.address, b"left", deadline)
-                .unwrap();
+            world.try_connect(SECOND).unwrap();
             world.run_until(|world| world.right.nic.last_queue_pair.is_some());
             let queue_pair = world.right.nic.last_queue_pair.unwrap();
             let mut all = of_queue_pair(queue_pair);

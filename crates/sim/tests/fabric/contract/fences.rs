@@ -235,10 +235,7 @@ fn f_22_a_full_quarantine_starts_nothing_new() {
         .fabric
         .grant(&mut left.nic, good, piece, access, deadline);
     assert_eq!(granted.unwrap_err().0, Refused::QuarantineFull);
-    let connected = left
-        .fabric
-        .connect(&mut left.nic, &world.address, b"", deadline);
-    assert_eq!(connected, Err(ConnectError::QuarantineFull));
+    assert_eq!(world.try_connect(SECOND), Err(ConnectError::QuarantineFull));
     let right = &mut world.right;
     let asks = right
         .fabric

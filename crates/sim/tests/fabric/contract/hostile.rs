@@ -249,12 +249,7 @@ fn f_22_after_the_faults_everything_balances() {
                 world.run_for(Duration::from_micros(random.below(2_000)));
                 world.right.serve(answer);
                 if world.left.disconnected() == [connection] {
-                    let deadline = world.in_time(SECOND);
-                    let left = &mut world.left;
-                    let again = left
-                        .fabric
-                        .connect(&mut left.nic, &world.address, b"", deadline);
-                    connection = again.unwrap();
+                    connection = world.try_connect(SECOND).unwrap();
                 }
             }
             world.network.faults(|faults| faults.heal());

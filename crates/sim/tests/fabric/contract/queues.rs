@@ -77,11 +77,7 @@ fn v_17_a_connection_without_room_for_its_completions_is_refused() {
         });
         let (here, _) = world.connect();
         let before = world.left.nic.resource_counts();
-        let deadline = world.in_time(SECOND);
-        let left = &mut world.left;
-        let refused = left
-            .fabric
-            .connect(&mut left.nic, &world.address, b"left", deadline);
+        let refused = world.try_connect(SECOND);
         let too_small = VerbsError::CompletionQueueTooSmall {
             needed: EACH,
             free: EACH - 1,

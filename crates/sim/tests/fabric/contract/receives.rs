@@ -1,7 +1,7 @@
 //! The receives that a peer's messages find.
 
 use super::shared;
-use crate::rig::{CREDITS, EPOCH, MILLISECOND, Plan, RawPeer, SECOND, World, answer, quiet};
+use crate::rig::{CREDITS, EPOCH, MILLISECOND, Plan, RawPeer, SECOND, Side, World, answer, quiet};
 use legato_base::Duration;
 use legato_base::wire::message::{MESSAGE_HEADER_SIZE, MessageHeader, MessageKind, TimeLeft};
 use legato_fabric::{ConnectError, FabricEvent};
@@ -83,6 +83,13 @@ fn a_receive_is_posted_again_before_the_ping_in_it_is_answered() {
     world.right.end();
 }
 
+const fn side(world: &mut World, on_right: bool) -> &mut Side {
+    match on_right {
+        true => &mut world.right,
+        false => &mut world.left,
+    }
+}
+
 /// P-91: the others have what there is, so the next connection is not made, by whichever side; when there
 /// is something again it is.
 #[test]
@@ -96,24 +103,13 @@ fn a_connection_without_a_credit_is_not_made() {
             plan.config.shared_receives = Some(12);
             let mut world = World::new(plan);
             let (first, _) = world.connect();
-            let side = match on_right {
-                true => &mut world.right,
-                false => &mut world.left,
-            };
-            side.nic.refuse_receives = Some(full);
+            side(&mut world, on_right).nic.refuse_receives = Some(full);
             for _ in 0..missing {
                 world.ask(first, b"?");
             }
-            let side = match on_right {
-                true => &world.right,
-                false => &world.left,
-            };
-            let said = side.fabric.shared_receives().unwrap();
+            let said = side(&mut world, on_right).fabric.shared_receives().unwrap();
             assert_eq!((said.granted, said.missing), (5, missing));
-            let deadline = world.in_time(SECOND);
-            let left = &mut world.left;
-            let address = &world.address;
-            let second = left.fabric.connect(&mut left.nic, address, b"", deadline);
+            let second = world.try_connect(SECOND);
             world.run_for(MILLISECOND);
             let ended = world.left.take(|event| match event {
                 FabricEvent::Connected { .. } => Some(Ok(())),
@@ -135,11 +131,7 @@ fn a_connection_without_a_credit_is_not_made() {
                     assert_eq!(second, Err(ConnectError::Provider(none)));
                 }
             }
-            let side = match on_right {
-                true => &mut world.right,
-                false => &mut world.left,
-            };
-            side.nic.refuse_receives = None;
+            side(&mut world, on_right).nic.refuse_receives = None;
             world.run_for(Duration::from_millis(50));
             world.right.events.clear();
             world.ask(first, b"?");

@@ -243,11 +243,7 @@ fn f_14_l_36_no_memory_at_any_step_leaks_nothing() {
 }
 
 fn live(world: &mut World<SimNetwork>) {
-    let deadline = world.in_time(SECOND);
-    let left = &mut world.left;
-    let here = left
-        .fabric
-        .connect(&mut left.nic, &world.address, b"left", deadline);
+    let here = world.try_connect(SECOND);
     world.run_for(MILLISECOND);
     let Ok(here) = here else {
         return;

@@ -51,11 +51,7 @@ fn f_16_late_turns_do_not_put_an_outcome_off_for_ever() {
                     world.call(here, b"?", DEADLINE);
                 }
                 _ => {
-                    let left = &mut world.left;
-                    let nic = &mut left.nic;
-                    left.fabric
-                        .connect(nic, &world.address, b"", deadline)
-                        .unwrap();
+                    world.try_connect(DEADLINE).unwrap();
                 }
             }
             let ended = turn_late(&mut world, late, |event| {

@@ -6,7 +6,9 @@ use super::side::{Piece, Side};
 use super::{GUEST, SECOND, config, times};
 use crate::faulty::{Faulty, QueueDepth};
 use legato_base::{Duration, Time};
-use legato_fabric::{CallId, ConnectionId, FabricConfig, FabricEvent, OperationId, Refused};
+use legato_fabric::{
+    CallId, ConnectError, ConnectionId, FabricConfig, FabricEvent, OperationId, Refused,
+};
 use legato_providers::{IbverbsProvider, RoceProvider, ShmProvider};
 use legato_sim::provider::{Personality, SimNetwork, SimNetworkConfig};
 use legato_verbs::Address;
@@ -219,14 +221,17 @@ impl<N: Net> World<N> {
         }
     }
 
+    /// The left side begins to connect to the right one.
+    pub(crate) fn try_connect(&mut self, lasts: Duration) -> Result<ConnectionId, ConnectError> {
+        let deadline = self.in_time(lasts);
+        let left = &mut self.left;
+        left.fabric
+            .connect(&mut left.nic, &self.address, b"left", deadline)
+    }
+
     /// A connection from left to right: both ends of it.
     pub(crate) fn connect(&mut self) -> (ConnectionId, ConnectionId) {
-        let deadline = self.in_time(SECOND);
-        let left = &mut self.left;
-        let here = left
-            .fabric
-            .connect(&mut left.nic, &self.address, b"left", deadline)
-            .unwrap();
+        let here = self.try_connect(SECOND).unwrap();
         let mut ends = (None, None);
         self.run_until(|world| {
             let connected = world.left.take(|event| match event {
