@@ -35,19 +35,9 @@ const PRIVATE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP
 impl Arena {
     /// Maps `pages` new pages.
     pub fn new(pages: u64) -> Result<Self, CallError> {
-        Self::map(core::ptr::null_mut(), pages, PRIVATE)
-    }
-
-    /// Maps `pages` new pages at an address where nothing is.
-    pub fn at(address: usize, pages: u64) -> Result<Self, CallError> {
-        let flags = PRIVATE | libc::MAP_FIXED_NOREPLACE;
-        Self::map(core::ptr::without_provenance_mut(address), pages, flags)
-    }
-
-    fn map(address: *mut libc::c_void, pages: u64, flags: libc::c_int) -> Result<Self, CallError> {
         let length = pages as usize * PAGE_SIZE;
-        // SAFETY: a new mapping, where the kernel chooses or else where nothing is.
-        let base = unsafe { libc::mmap(address, length, READ_WRITE, flags, -1, 0) };
+        // SAFETY: a new mapping, where the kernel chooses.
+        let base = unsafe { libc::mmap(core::ptr::null_mut(), length, READ_WRITE, PRIVATE, -1, 0) };
         check_call("mmap", base as isize)?;
         Ok(Self { base, pages })
     }

@@ -99,7 +99,7 @@ const STEP: u64 = 256;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pages for all regions of a case. Untouched ones cost nothing.
-const POOL: u64 = 128 << 10;
+pub(crate) const POOL: u64 = 128 << 10;
 
 /// Memory that is touched to push other memory out, and memory for the case's regions, in one
 /// mapping: a pager that takes charge of mappings one by one has both or none.

@@ -1,8 +1,8 @@
 //! What a program does with its process: descriptors, threads, daemons, its end.
 
 use crate::forked::{fork, reap};
-use crate::ground::filled_region;
 use crate::ground::{Case, Checked, Failure, Ground, Outcome, call, check, ensure, fill, outcome};
+use crate::ground::{POOL, filled_region};
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use legato_base::PAGE_SIZE;
 use legato_test_programs::Arena;
@@ -282,25 +282,24 @@ const UFFDIO_API: libc::c_ulong = 0xC018_AA3F;
 const UFFDIO_REGISTER: libc::c_ulong = 0xC020_AA00;
 const UFFDIO_COPY: libc::c_ulong = 0xC028_AA03;
 
-/// Below the program itself: who looks through the address space for memory comes here first, and so
-/// does not find enough elsewhere before.
-const LOW: usize = 1 << 28;
-
 /// A program that serves faults of its own: its range is its own, and everything else goes far as
 /// before.
 fn own_userfaultfd(ground: &Ground) -> Result<Outcome, Failure> {
     let descriptor = call!(syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC))? as i32;
     let mut api = [0xAA_u64, 0, 0];
     call!(ioctl(descriptor, UFFDIO_API, api.as_mut_ptr()))?;
+    // The range lies beside more memory than there is anywhere else. Whoever looks through the address
+    // space for memory begins where most of it is, and so does not find enough elsewhere before.
     // Whoever takes charge of the range in this moment has it: then it is mapped anew.
-    let served = loop {
-        let served = Arena::at(LOW, 64)?;
+    let (_beside, served) = loop {
+        let mut most = Arena::new(2 * POOL)?;
+        let served = most.split_off(64);
         let mut range = [served.address(0) as u64, 64 * PAGE_SIZE as u64, 1, 0];
         match outcome!(ioctl(descriptor, UFFDIO_REGISTER, range.as_mut_ptr())) {
             Err(libc::EBUSY) => {}
             registered => {
                 ensure!(registered.is_ok(), "UFFDIO_REGISTER: {registered:?}");
-                break served;
+                break (most, served);
             }
         }
     };
