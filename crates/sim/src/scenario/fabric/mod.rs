@@ -5,18 +5,15 @@ mod ending;
 mod hearing;
 mod model;
 mod node;
+mod rules;
 mod software;
 mod world;
 mod wreak;
 
 use super::memory::NONE_KNOWN;
 use super::{Known, Options, Outcome, Scenario};
-use crate::fault::{
-    CompletionEffect, Effect, EventEffect, Events, Frequency, PacketEffect, Refusal, Rule, Scope,
-    Span,
-};
+use crate::fault::Rule;
 use legato_base::{Duration, Random};
-use legato_transport::WorkQueue;
 
 /// What goes wrong. Chances are in a thousand for each step.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +102,7 @@ pub(super) const WEATHER: Scenario = scenario(
         world::run(
             &WEATHER,
             Plan {
-                rules: weather,
+                rules: rules::weather,
                 ..CALM
             },
             options,
@@ -118,7 +115,7 @@ pub(super) const CONNECTIONS: Scenario = scenario(
     "connections come and go while packets are lost and doubled, and none leaks",
     |options| {
         let plan = Plan {
-            rules: losses,
+            rules: rules::losses,
             close: 30,
             port: 5,
             ..CALM
@@ -161,7 +158,7 @@ pub(super) const COMPLETIONS: Scenario = scenario(
     "completions that are lost, come twice, late, or again when they are forgotten",
     |options| {
         let plan = Plan {
-            rules: completions,
+            rules: rules::completions,
             cut: 5,
             ..CALM
         };
@@ -174,7 +171,7 @@ pub(super) const EVENTS: Scenario = scenario(
     "events of connections and queue pairs that are lost, late or repeated",
     |options| {
         let plan = Plan {
-            rules: events,
+            rules: rules::events,
             cut: 20,
             kill: 5,
             close: 5,
@@ -191,7 +188,7 @@ pub(super) const POSTS: Scenario = scenario(
         world::run(
             &POSTS,
             Plan {
-                rules: posts,
+                rules: rules::posts,
                 ..CALM
             },
             options,
@@ -200,7 +197,7 @@ pub(super) const POSTS: Scenario = scenario(
 );
 
 const SCRIBBLES: Plan = Plan {
-    rules: losses,
+    rules: rules::losses,
     cut: 30,
     port: 10,
     late_writes: true,
@@ -272,7 +269,7 @@ pub(super) const MIXED: Scenario = Scenario {
         "everything at once: packets, completions, events, posts, links, machines, NICs and ports",
         |options| {
             let plan = Plan {
-                rules: anything,
+                rules: rules::anything,
                 cut: 10,
                 one_way: 5,
                 blackhole: 3,
@@ -304,103 +301,3 @@ pub(super) const REMOVAL: Scenario = scenario(
         world::run(&REMOVAL, plan, options)
     },
 );
-
-/// Each kind of rules with an even chance.
-fn anything(random: &mut Random) -> Vec<Rule> {
-    let kinds = [weather, completions, events, posts];
-    let mut rules = Vec::new();
-    for kind in kinds {
-        if random.below(2) == 0 {
-            rules.extend(kind(random));
-        }
-    }
-    rules
-}
-
-fn up_to(most: Duration) -> Span {
-    Span {
-        least: Duration::ZERO,
-        most,
-    }
-}
-
-fn losses(random: &mut Random) -> Vec<Rule> {
-    let per_cent = 1 + random.below(20) as u32;
-    vec![
-        Rule::packets(per_cent, PacketEffect::Drop),
-        Rule::packets(
-            per_cent,
-            PacketEffect::Duplicate(up_to(Duration::from_millis(1))),
-        ),
-    ]
-}
-
-fn weather(random: &mut Random) -> Vec<Rule> {
-    let mut rules = losses(random);
-    let slow = PacketEffect::Slow {
-        bytes_per_second: 1_000_000 << random.below(10),
-    };
-    rules.push(Rule::packets(
-        10,
-        PacketEffect::Reorder(Duration::from_micros(40)),
-    ));
-    rules.push(Rule::packets(
-        5,
-        PacketEffect::Delay(up_to(Duration::from_millis(100))),
-    ));
-    rules.push(Rule::packets(3, PacketEffect::Corrupt));
-    rules.push(
-        Rule::new(Frequency::Always, Effect::Packet(slow))
-            .within(Scope::Machine(random.below(3) as usize)),
-    );
-    rules
-}
-
-fn completions(random: &mut Random) -> Vec<Rule> {
-    let queues = [None, Some(WorkQueue::Send), Some(WorkQueue::Receive)];
-    let mut rule = |effect| {
-        let of = queues[random.below(3) as usize];
-        let frequency = Frequency::one_in(20 << random.below(4));
-        Rule::new(frequency, Effect::Completion { of, effect })
-    };
-    vec![
-        rule(CompletionEffect::Lose).at_most(20),
-        rule(CompletionEffect::Duplicate),
-        rule(CompletionEffect::Delay(up_to(Duration::from_millis(500)))),
-        rule(CompletionEffect::Stale(up_to(Duration::from_secs(2)))),
-    ]
-}
-
-fn events(random: &mut Random) -> Vec<Rule> {
-    let ends = [Events::All, Events::Asynchronous, Events::Connection][random.below(3) as usize];
-    let begins = [Events::Requested, Events::Established][random.below(2) as usize];
-    let mut rules = Vec::new();
-    // Without those of a beginning there is no connection at all.
-    for (of, least) in [(ends, 2), (begins, 10)] {
-        for effect in [
-            EventEffect::Lose,
-            EventEffect::Delay(up_to(Duration::from_secs(1))),
-            EventEffect::Repeat(3),
-        ] {
-            let frequency = Frequency::one_in(least + random.below(4) as u32);
-            rules.push(Rule::new(frequency, Effect::Event { of, effect }));
-        }
-    }
-    rules
-}
-
-fn posts(random: &mut Random) -> Vec<Rule> {
-    let mut rule = |of, refusal| {
-        let frequency = match random.below(3) {
-            0 => Frequency::EveryNth(10 + random.below(90)),
-            1 => Frequency::First(1),
-            _ => Frequency::one_in(20 + random.below(200) as u32),
-        };
-        Rule::new(frequency, Effect::Post { of, refusal })
-    };
-    vec![
-        rule(Some(WorkQueue::Send), Refusal::QueueFull),
-        rule(Some(WorkQueue::Send), Refusal::NoMemory),
-        rule(Some(WorkQueue::Receive), Refusal::NoMemory),
-    ]
-}

@@ -258,7 +258,8 @@ impl World {
     }
 
     /// Ends what was done to all machines. One without a NIC is replaced in its time: first its
-    /// software must find out.
+    /// software must find out. All software turns before it starts anything: what is started before
+    /// the first turn after a pause looks as if it had been under way meanwhile (`Fabric::turn`).
     pub(super) fn all_awake(&mut self) -> Result<(), Violation> {
         for number in 0..self.machines.len() {
             if self.machines[number].port_due.is_some() {
@@ -270,7 +271,7 @@ impl World {
             let woken = self.wake_machine(number);
             woken.map_err(|broken| self.violation(broken, &[number]))?;
         }
-        Ok(())
+        self.pass(Duration::ZERO)
     }
 
     fn start(&mut self, number: usize) -> Result<(), Broken> {
