@@ -102,8 +102,18 @@ fn many_seeds_are_counted_and_their_progress_is_told() {
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("3 of 3 seeds, 0 failed"), "{told}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text, "scenario partitions: 3 of 3 seeds held, 0 failed\n");
     let value = json(&arguments, 0);
+    // Of another process, which had its memory elsewhere.
+    let histories = value["histories"].as_str().unwrap();
+    let expected =
+        format!("scenario partitions: 3 of 3 seeds held, 0 failed, histories {histories}\n");
+    assert_eq!(text, expected);
+    let hashes = value["runs"].as_array().unwrap().iter().map(|run| {
+        let hash = run["trace_hash"].as_str().unwrap();
+        u64::from_str_radix(hash, 16).unwrap()
+    });
+    let sum = hashes.fold(0, u64::wrapping_add);
+    assert_eq!(histories, format!("{sum:016x}"));
     let seeds: Vec<_> = value["runs"].as_array().unwrap().iter().collect();
     assert_eq!(seeds.len(), 3);
     assert_eq!(seeds[2]["seed"], 12);

@@ -13,8 +13,9 @@ Exit status:
   130  interrupted (SIGINT), and every run until then held.
 
 JSON, with --seeds or --scenario: `scenario`, `personality` (null: drawn from each seed), `steps`,
-`seeds_asked`, `seeds_run`, `interrupted`, `known_to_fail` (null or why), `runs` (of each seed: `seed`,
-`personality`, `held`, `trace_hash`, `elapsed_ns`, `counts`, and `faults`: what each rule did), `failures`
+`seeds_asked`, `seeds_run`, `interrupted`, `histories` (the sum of all trace hashes, in hexadecimal: the same
+on every machine), `known_to_fail` (null or why), `runs` (of each seed: `seed`, `personality`, `held`,
+`trace_hash`, `elapsed_ns`, `counts`, and `faults`: what each rule did), `failures`
 (`seed`, `personality`, `invariant`, `detail`, `at_ns`, `step`, `machines`, `replay`, and, where the run was
 shrunk, `full` and `shrunk` with `steps`, `decisions` and `lines`, `decisions`, `history`).
 With --list: a list of `name`, `what`, `steps`, `personalities`, `known_to_fail`.

@@ -97,12 +97,21 @@ pub(super) fn all(sweep: &Sweep<'_>, json: bool) -> Result<(), Failure> {
             ""
         };
         print(format_args!(
-            "scenario {}: {held} of {} seeds held, {failed} failed{stopped}",
-            sweep.scenario.name, sweep.asked
+            "scenario {}: {held} of {} seeds held, {failed} failed{stopped}, histories {}",
+            sweep.scenario.name,
+            sweep.asked,
+            histories(sweep)
         ))
     } else {
         Ok(())
     }
+}
+
+/// The sum of the hashes of all histories: whether another machine, or another build, has had the same. The
+/// parts of a sweep can be added.
+fn histories(sweep: &Sweep<'_>) -> String {
+    let hashes = sweep.ran.iter().map(|ran| ran.outcome.trace_hash);
+    format!("{:016x}", hashes.fold(0, u64::wrapping_add))
 }
 
 fn to_json(sweep: &Sweep<'_>) -> Value {
@@ -114,6 +123,7 @@ fn to_json(sweep: &Sweep<'_>) -> Value {
         "seeds_asked": sweep.asked,
         "seeds_run": sweep.ran.len(),
         "interrupted": sweep.interrupted,
+        "histories": histories(sweep),
         "known_to_fail": sweep.scenario.known_to_fail(sweep.personality),
         "runs": sweep.ran.iter().map(run).collect::<Vec<_>>(),
         "failures": failures.collect::<Vec<_>>(),

@@ -9,6 +9,7 @@ use legato_verbs::{
     QueuePairCapabilities, QueuePairInit, QueuePairState as State, ReceiveRequest, Receives,
     SendOperation, SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError, WorkRequestId,
 };
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 const SENT: Result<CompletionKind, CompletionStatus> = Ok(CompletionKind::Send);
 const RECEIVED: Result<CompletionKind, CompletionStatus> =
@@ -248,8 +249,12 @@ fn v_26_receives_of_a_vanished_peer_are_reclaimed() {
 
 #[test]
 fn v_40_one_bad_queue_pair_of_many_costs_the_others_nothing() {
-    const OTHERS: usize = 40;
-    let mut right = Peer::sharing(64);
+    const OTHERS: usize = 255;
+    // Both ends of all links are in this process, with five descriptors each.
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let mut right = Peer::sharing(OTHERS as u32 + 1);
     let domain = right.domain;
     right.provider.destroy_queue_pair(right.queue_pair).unwrap();
     right
@@ -262,7 +267,7 @@ fn v_40_one_bad_queue_pair_of_many_costs_the_others_nothing() {
         .map(|number| join(&format!("many-{number}"), &mut right))
         .collect();
     let mut bad = lefts.remove(20);
-    for wr_id in 0..64 {
+    for wr_id in 0..=OTHERS as u64 {
         right.post_receive(wr_id, 0, 8);
     }
     bad.post(1, SendOperation::Send, 0, 16);

@@ -3,15 +3,11 @@
 
 use crate::rig::{MILLISECOND, Plan, RawPeer, SECOND, World};
 use legato_base::Duration;
-use legato_base::secret::{Keyring, RunId, Secret, SecureRandom};
+use legato_base::secret::SecureRandom;
 use legato_base::wire::proof::{ASKING_SIZE, CONFIRMATION_SIZE};
 use legato_fabric::{ConnectError, FabricConfig, FabricCounters, FabricEvent, ProofError};
 use legato_sim::fault::{PacketEffect, Rule, Span};
 use legato_verbs::{ConnectionEvent, Event, Provider};
-
-fn secret(number: u8) -> Secret {
-    Secret::new([number; 32])
-}
 
 /// A world whose sides have these secrets, and with an odd seed share receives among connections.
 fn world(seed: u64, left: Option<u8>, right: Option<u8>) -> World {
@@ -25,16 +21,7 @@ fn world(seed: u64, left: Option<u8>, right: Option<u8>) -> World {
         },
         ..Plan::default()
     });
-    let random = |side: u8| SecureRandom::from_seed([side ^ seed as u8; 32]);
-    if let Some(number) = left {
-        // A run knows its own key, and not the secret.
-        let key = secret(number).key_of(RunId([5; 6]));
-        world.left.fabric.prove_with(Keyring::One(key), random(1));
-    }
-    if let Some(number) = right {
-        let keys = Keyring::All(secret(number));
-        world.right.fabric.prove_with(keys, random(2));
-    }
+    world.prove(seed, left, right);
     world
 }
 

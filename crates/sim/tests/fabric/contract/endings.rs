@@ -5,7 +5,7 @@ use legato_base::Duration;
 use legato_fabric::{ConnectionId, Effect, Proof, Refused, ResetCause};
 use legato_sim::fault::{Rule, Scope};
 use legato_sim::provider::{Personality, SimNetwork};
-use legato_verbs::{Provider, VerbsError};
+use legato_verbs::{Address, Provider, VerbsError};
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +221,80 @@ fn f_15_a_connection_in_error_is_not_chosen() {
                 world.ask(connection, &body);
             }
         }
+        world.left.end();
+        world.right.end();
+    }
+}
+
+/// Two servers that answer differently, and a client whose connections to them end and begin again: no
+/// request goes to the other server, also where generations wrap.
+#[test]
+fn f_15_no_request_goes_to_another_server() {
+    for personality in Personality::ALL {
+        let personality = Personality {
+            careless: None,
+            ..personality
+        };
+        let mut plan = Plan::both(personality);
+        plan.config.first_generation = (1 << 28) - 40;
+        let mut world = World::new(plan);
+        let elsewhere = Address::Sim("elsewhere".to_owned());
+        let second = world.network.provider_with("second", personality);
+        let mut second = Side::new(second, life(config(), 3));
+        second.fabric.listen(&mut second.nic, &elsewhere).unwrap();
+        for round in 0..60_u8 {
+            let mut connections = Vec::new();
+            for address in [world.address.clone(), elsewhere.clone()] {
+                let deadline = world.in_time(SECOND);
+                let left = &mut world.left;
+                let begun = left.fabric.connect(&mut left.nic, &address, b"", deadline);
+                connections.push(begun.unwrap());
+            }
+            // Names that were used in another order.
+            if round % 3 == 0 {
+                connections.reverse();
+            }
+            run_both(&mut world, &mut second);
+            let [mut first_calls, mut second_calls] = [Vec::new(), Vec::new()];
+            for body in 0..3 {
+                let call = |world: &mut World<_>, number: usize| {
+                    world.call(connections[number], &[round, body], SECOND)
+                };
+                let first = usize::from(round % 3 == 0);
+                first_calls.push(call(&mut world, first));
+                second_calls.push(call(&mut world, 1 - first));
+            }
+            run_both(&mut world, &mut second);
+            assert_eq!(world.right.serve(|body| [b"first ", body].concat()), 3);
+            assert_eq!(second.serve(|body| [b"second ", body].concat()), 3);
+            run_both(&mut world, &mut second);
+            let replies = world.left.replies();
+            assert_eq!(replies.len(), 6);
+            for (call, reply) in replies {
+                let is_first = first_calls.contains(&call);
+                assert!(is_first || second_calls.contains(&call));
+                let from: &[u8] = if is_first { b"first " } else { b"second " };
+                assert!(reply.unwrap().starts_with(from), "{}", personality.name);
+            }
+            // In error, or closed.
+            for (number, connection) in connections.into_iter().enumerate() {
+                if (usize::from(round) + number) % 2 == 0 {
+                    world.write(connection, 1, Duration::from_nanos(1)).unwrap();
+                } else {
+                    world.left.fabric.close(&mut world.left.nic, connection);
+                }
+            }
+            let (mut ended, patience) = (0, world.in_time(Duration::from_secs(5)));
+            while ended < 2 {
+                assert!(world.network.now() < patience, "{}", personality.name);
+                run_both(&mut world, &mut second);
+                ended += world.left.disconnected().len();
+            }
+            world.left.events.clear();
+            world.right.events.clear();
+            second.events.clear();
+        }
+        second.end();
         world.left.end();
         world.right.end();
     }

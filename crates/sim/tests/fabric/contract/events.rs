@@ -1,12 +1,12 @@
-//! Events in every state, and devices and ports that fail.
+//! Every event in every state.
 
-use crate::rig::{MILLISECOND, Plan, SECOND, World, quiet};
+use crate::rig::{MILLISECOND, Plan, SECOND, World};
 use legato_base::Duration;
-use legato_fabric::{Cause, ConnectionId, Effect, Proof, ResetCause};
+use legato_fabric::ConnectionId;
 use legato_sim::provider::{Personality, SimNetwork};
 use legato_verbs::{
-    AsyncEvent, CompletionQueue, ConnectionEvent, ConnectionRequest, Event, Listener, QueuePair,
-    RejectReason, SharedReceiveQueue, UnreachableReason, VerbsError,
+    AsyncEvent, CompletionQueue, ConnectionEvent, ConnectionRequest, Event, Listener,
+    Provider as _, QueuePair, QueuePairState, RejectReason, SharedReceiveQueue, UnreachableReason,
 };
 
 /// Everything that a provider can say about a queue pair.
@@ -201,134 +201,53 @@ fn l_37_every_event_of_a_connection_that_is_accepted() {
     }
 }
 
-/// A read, a write and a call are under way when something becomes of the device or port: all fail
-/// with this cause within 100 ms, also where nothing is flushed, and their buffers are back.
-fn all_fail(world: &mut World<SimNetwork>, here: ConnectionId, cause: ResetCause, name: &str) {
-    world.run_for(Duration::from_millis(100));
-    let reset = Cause::Reset(cause);
-    let outcomes = world.left.outcomes();
-    assert_eq!(outcomes.len(), 2, "{name}");
-    for (_, outcome) in outcomes {
-        assert_eq!(outcome, Err((reset, Effect::Unknown)), "{name}");
-    }
-    let replies = world.left.replies();
-    assert_eq!(replies.len(), 1, "{name}");
-    assert_eq!(replies[0].1, Err(reset), "{name}");
-    world.run_for(Duration::from_secs(2));
-    assert_eq!(world.left.quiesced().len(), 2, "{name}");
-    assert_eq!(world.left.disconnected(), [here], "{name}");
-}
-
-fn under_way(personality: Personality) -> (World<SimNetwork>, ConnectionId) {
-    let mut world = World::new(Plan {
-        network: quiet(),
-        ..Plan::both(Personality {
-            careless: None,
-            ..personality
-        })
-    });
-    let (here, _) = world.connect();
-    world.freeze_right();
-    world.read(here, 1, Duration::from_secs(60)).unwrap();
-    world.write(here, 2, Duration::from_secs(60)).unwrap();
-    world.call(here, b"?", Duration::from_secs(60));
-    world.run_for(MILLISECOND);
-    (world, here)
-}
-
-fn recovers(world: &mut World<SimNetwork>) {
-    world.network.unfreeze("right");
-    world.right.paused = false;
-    world.run_for(Duration::from_secs(13));
-    let (again, _) = world.connect();
-    world.ask(again, b"?");
-    world.left.end();
-    world.right.end();
-}
-
-// P-56, P-90
+/// The same of either side while it waits for the other's proof.
 #[test]
-fn v_39_the_port_goes_down_and_comes_back() {
-    for personality in Personality::ALL {
-        let (mut world, here) = under_way(personality);
-        world.network.set_link("left", false);
-        all_fail(&mut world, here, ResetCause::PortDown, personality.name);
-        world.network.set_link("left", true);
-        recovers(&mut world);
-    }
-}
-
-// P-56, P-90
-#[test]
-fn v_39_an_address_changes() {
-    for personality in Personality::ALL {
-        let (mut world, here) = under_way(personality);
-        world.network.raise("left", AsyncEvent::AddressChange(1));
-        all_fail(
-            &mut world,
-            here,
-            ResetCause::AddressChanged,
-            personality.name,
-        );
-        recovers(&mut world);
-    }
-}
-
-/// P-56: the device is gone: no completion comes any more, and nothing is refused for ever.
-#[test]
-fn l_40_l_41_v_39_the_device_is_removed() {
-    for personality in Personality::ALL {
-        let (mut world, here) = under_way(personality);
-        world.left.nic.hold_completions = true;
-        world.network.remove_device("left");
-        world.run_for(Duration::from_secs(2));
-        let outcomes = world.left.outcomes();
-        assert_eq!(outcomes.len(), 2, "{}", personality.name);
-        let quiesced = world.left.quiesced();
-        assert_eq!(quiesced.len(), 2, "{}", personality.name);
-        for (_, _, proof) in quiesced {
-            assert_eq!(proof, Proof::DeviceStopped, "{}", personality.name);
-        }
-        assert_eq!(world.left.replies().len(), 1);
-        assert_eq!(world.left.disconnected(), [here]);
-        let cause = world.left.fabric.reset_cause(here);
-        assert_eq!(cause, Some(ResetCause::DeviceRemoved));
-        // Everything can be destroyed.
-        world.left.end();
-    }
-}
-
-/// P-58: it stops while a connection drains that cannot be destroyed: nothing of it stays in quarantine.
-#[test]
-fn l_40_the_device_stops_under_a_connection_that_drains() {
-    const EIO: VerbsError = VerbsError::System {
-        call: "destroy",
-        errno: 5,
+fn l_37_every_event_of_a_connection_that_is_not_proved() {
+    let nobody = QueuePair {
+        index: 0,
+        generation: 0,
     };
-    for personality in Personality::ALL {
-        let (mut world, here) = under_way(personality);
-        world.left.nic.hold_completions = true;
-        world.left.nic.refuse_destroys = Some(EIO);
-        world.left.fabric.close(&mut world.left.nic, here);
-        world.run_for(MILLISECOND);
-        let fatal = Event::Async(AsyncEvent::DeviceFatal);
-        world.left.nic.inject.push_back(fatal);
-        world.run_for(Duration::from_secs(2));
-        assert_eq!(world.left.outcomes().len(), 2, "{}", personality.name);
-        let quiesced = world.left.quiesced();
-        assert_eq!(
-            quiesced.len(),
-            2,
-            "{}: {:?}",
-            personality.name,
-            world.left.fabric.quarantine()
-        );
-        for (_, _, proof) in quiesced {
-            assert_eq!(proof, Proof::DeviceStopped, "{}", personality.name);
+    let kinds = of_queue_pair(nobody).len() + of_others().len();
+    for mut plan in plans() {
+        plan.config.separate_peers = true;
+        for (of_left, kind) in [false, true]
+            .into_iter()
+            .flat_map(|of_left| (0..kinds).map(move |kind| (of_left, kind)))
+        {
+            let mut world = World::new(plan);
+            world.prove(1, Some(1), Some(1));
+            world.try_connect(SECOND).unwrap();
+            world.run_until(|world| world.right.nic.last_queue_pair.is_some());
+            if of_left {
+                world.right.paused = true;
+            } else {
+                world.left.paused = true;
+            }
+            world.run_for(MILLISECOND);
+            let side = if of_left {
+                &mut world.left
+            } else {
+                &mut world.right
+            };
+            // The queue pair is ready, and nobody was told.
+            let queue_pair = side.nic.last_queue_pair.unwrap();
+            let state = side.nic.query_queue_pair(queue_pair);
+            assert_eq!(state, Ok(QueuePairState::ReadyToSend));
+            assert!(side.events.is_empty());
+            let mut all = of_queue_pair(queue_pair);
+            all.extend(of_others());
+            side.nic.inject.push_back(all.swap_remove(kind));
+            world.run_for(MILLISECOND);
+            world.left.paused = false;
+            world.right.paused = false;
+            world.run_for(Duration::from_secs(13));
+            world.left.events.clear();
+            world.right.events.clear();
+            let (again, _) = world.connect();
+            world.ask(again, b"?");
+            world.left.end();
+            world.right.end();
         }
-        world.left.nic.refuse_destroys = None;
-        world.left.nic.hold_completions = false;
-        world.run_for(Duration::from_secs(3));
-        world.left.end();
     }
 }

@@ -148,7 +148,7 @@ fn crowd() -> FabricConfig {
 }
 
 /// On every connection as many calls as it has credits, all answered at once, again and again.
-/// The longest that a call took, in the rounds before and after `halfway`.
+/// How long each call took, in order of length.
 fn rounds<N: Net>(
     world: &mut World<N>,
     connections: &[ConnectionId],
@@ -175,11 +175,12 @@ fn rounds<N: Net>(
             world.right.serve(answer);
             for (call, outcome) in world.left.replies() {
                 assert_eq!(outcome.ok(), expected.remove(&call));
+                took.push(world.network.now().since(start));
             }
             expected.is_empty()
         });
-        took.push(world.network.now().since(start));
     }
+    took.sort_unstable();
     took
 }
 
@@ -243,8 +244,8 @@ fn one_bad_of_many<N: Net>(mut world: World<N>) {
     assert_eq!(ended, 4);
     world.run_for(Duration::from_secs(2));
     assert_eq!(world.left.disconnected().len(), 4);
-    let [calm, rough] = [quiet, disturbed].map(|took| *took.iter().max().unwrap());
-    assert!(rough < calm + calm + MILLISECOND, "{rough} {calm}");
+    let [calm, rough] = [quiet, disturbed].map(|took| took[took.len() * 99 / 100]);
+    assert!(rough < calm + calm, "{rough} {calm}");
     assert_eq!(world.left.fabric.counters().calls_failed, 0);
     connections.truncate(good);
     rounds(&mut world, &connections, 1, |_, _| {});
@@ -263,6 +264,7 @@ fn v_40_one_bad_connection_of_many_costs_the_others_nothing() {
             })
         }));
     }
+    one_bad_of_many(World::shm(crowd()));
     one_bad_of_many(World::roce(crowd()));
 }
 
@@ -283,6 +285,7 @@ fn v_40_one_bad_connection_of_many_that_share_receives() {
             })
         }));
     }
+    one_bad_of_many(World::shm(config));
     one_bad_of_many(World::roce(config));
 }
 

@@ -87,6 +87,71 @@ fn f_13_messages_from_a_fuzzer() {
     world.right.end();
 }
 
+/// P-45: a message that was right, with one bit changed. If it is one still, it is heard; if not, it ends
+/// its connection, and no other.
+#[test]
+fn f_13_one_bit_of_a_message_is_another() {
+    let body = [0; 8];
+    let mut world = World::new(Plan::default());
+    let (here, _) = world.connect();
+    for kind in [MessageKind::Request, MessageKind::Reply] {
+        for bit in 0..MESSAGE_HEADER_SIZE * 8 {
+            let (mut peer, connection) = RawPeer::established(&mut world, 16);
+            let deadline = world.in_time(SECOND);
+            let right = &mut world.right;
+            let asked = right
+                .fabric
+                .call(&mut right.nic, connection, &body, deadline);
+            assert!(asked.is_ok());
+            world.run_for(MILLISECOND);
+            let length = MESSAGE_HEADER_SIZE + body.len();
+            let request = peer.received(0, length);
+            let request = MessageHeader::parse(&request, length as u32).unwrap();
+            let header = MessageHeader {
+                kind,
+                time_left: TimeLeft::UNBOUNDED,
+                ..request
+            };
+            let mut message = [&header.to_bytes()[..], &body].concat();
+            message[bit / 8] ^= 1 << (bit % 8);
+            let stale = world.right.fabric.counters().replies_stale;
+            peer.send(&message);
+            world.run_for(MILLISECOND);
+            let context = format!("{kind:?}, bit {bit}");
+            assert_eq!(
+                world.right.replies().iter().find(|(_, it)| it.is_ok()),
+                None
+            );
+            let requests = world.right.requests().len();
+            // The caller's name for its call, and how long it waits, may be anything.
+            let is_heard = match kind {
+                MessageKind::Request => matches!(bit / 8, 8..16 | 20..24),
+                _ => matches!(bit / 8, 8..16),
+            };
+            let is_request = is_heard && kind == MessageKind::Request;
+            assert_eq!(requests, usize::from(is_request), "{context}");
+            if is_heard {
+                assert_eq!(world.right.disconnected(), [], "{context}");
+                let answers = world.right.fabric.counters().replies_stale - stale;
+                assert_eq!(answers, u64::from(!is_request), "{context}");
+                world.right.fabric.close(&mut world.right.nic, connection);
+                world.run_until(|world| world.right.disconnected() == [connection]);
+            } else {
+                assert_eq!(world.right.disconnected(), [connection], "{context}");
+                let cause = world.right.fabric.reset_cause(connection);
+                let malformed = matches!(cause, Some(ResetCause::Malformed(_)));
+                assert!(malformed, "{context}: {cause:?}");
+            }
+            world.right.replies();
+            peer.end();
+        }
+    }
+    assert_eq!(world.left.disconnected(), []);
+    world.ask(here, b"alive?");
+    world.left.end();
+    world.right.end();
+}
+
 /// P-45: of another connection of the peer, and otherwise as it must be.
 #[test]
 fn a_message_of_another_epoch_ends_the_connection() {

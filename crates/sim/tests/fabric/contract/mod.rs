@@ -19,6 +19,7 @@ mod grants;
 mod greetings;
 mod hostile;
 mod late;
+mod ports;
 mod queues;
 mod receives;
 mod refusals;

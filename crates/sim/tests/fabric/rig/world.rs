@@ -5,6 +5,7 @@ use super::net::{Net, RoceNet, ShmNet, sim_address};
 use super::side::{Piece, Side};
 use super::{GUEST, SECOND, config, times};
 use crate::faulty::{Faulty, QueueDepth};
+use legato_base::secret::{Keyring, RunId, Secret, SecureRandom};
 use legato_base::{Duration, Time};
 use legato_fabric::{
     CallId, ConnectError, ConnectionId, FabricConfig, FabricEvent, OperationId, Refused,
@@ -90,6 +91,22 @@ impl World<SimNetwork> {
         };
         world.listen();
         world
+    }
+
+    /// Both sides have these secrets, if any, and prove that they know them. The configuration must separate
+    /// peers.
+    pub(crate) fn prove(&mut self, seed: u64, left: Option<u8>, right: Option<u8>) {
+        let secret = |number: u8| Secret::new([number; 32]);
+        let random = |side: u8| SecureRandom::from_seed([side ^ seed as u8; 32]);
+        if let Some(number) = left {
+            // A run knows its own key, and not the secret.
+            let key = secret(number).key_of(RunId([5; 6]));
+            self.left.fabric.prove_with(Keyring::One(key), random(1));
+        }
+        if let Some(number) = right {
+            let keys = Keyring::All(secret(number));
+            self.right.fabric.prove_with(keys, random(2));
+        }
     }
 
     /// The right side's machine stands still, with its software.

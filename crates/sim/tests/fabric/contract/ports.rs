@@ -1,0 +1,175 @@
+//! Devices, ports and addresses that fail under work.
+
+use crate::rig::{MILLISECOND, Plan, SECOND, World, quiet};
+use legato_base::Duration;
+use legato_fabric::{Cause, ConnectionId, Effect, FabricEvent, Proof, ResetCause};
+use legato_sim::fault::{self, EventEffect, Events, Frequency, Rule, Scope};
+use legato_sim::provider::{Personality, SimNetwork};
+use legato_verbs::{AsyncEvent, Event, VerbsError};
+
+/// A read, a write and a call are under way when something becomes of the device or port: all fail
+/// with this cause within 100 ms, also where nothing is flushed, and their buffers are back.
+fn all_fail(world: &mut World<SimNetwork>, here: ConnectionId, cause: ResetCause, name: &str) {
+    world.run_for(Duration::from_millis(100));
+    let reset = Cause::Reset(cause);
+    let outcomes = world.left.outcomes();
+    assert_eq!(outcomes.len(), 2, "{name}");
+    for (_, outcome) in outcomes {
+        assert_eq!(outcome, Err((reset, Effect::Unknown)), "{name}");
+    }
+    let replies = world.left.replies();
+    assert_eq!(replies.len(), 1, "{name}");
+    assert_eq!(replies[0].1, Err(reset), "{name}");
+    world.run_for(Duration::from_secs(2));
+    assert_eq!(world.left.quiesced().len(), 2, "{name}");
+    assert_eq!(world.left.disconnected(), [here], "{name}");
+}
+
+fn under_way(personality: Personality) -> (World<SimNetwork>, ConnectionId) {
+    let mut world = World::new(Plan {
+        network: quiet(),
+        ..Plan::both(Personality {
+            careless: None,
+            ..personality
+        })
+    });
+    let (here, _) = world.connect();
+    world.freeze_right();
+    world.read(here, 1, Duration::from_secs(60)).unwrap();
+    world.write(here, 2, Duration::from_secs(60)).unwrap();
+    world.call(here, b"?", Duration::from_secs(60));
+    world.run_for(MILLISECOND);
+    (world, here)
+}
+
+fn recovers(world: &mut World<SimNetwork>) {
+    world.network.unfreeze("right");
+    world.right.paused = false;
+    world.run_for(Duration::from_secs(13));
+    let (again, _) = world.connect();
+    world.ask(again, b"?");
+    world.left.end();
+    world.right.end();
+}
+
+// P-56, P-90
+#[test]
+fn v_39_the_port_goes_down_and_comes_back() {
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way(personality);
+        world.network.set_link("left", false);
+        all_fail(&mut world, here, ResetCause::PortDown, personality.name);
+        world.network.set_link("left", true);
+        recovers(&mut world);
+    }
+}
+
+// P-56, P-90
+#[test]
+fn v_39_an_address_changes() {
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way(personality);
+        world.network.raise("left", AsyncEvent::AddressChange(1));
+        all_fail(
+            &mut world,
+            here,
+            ResetCause::AddressChanged,
+            personality.name,
+        );
+        recovers(&mut world);
+    }
+}
+
+/// The link goes down, or its address goes, and nothing says so: what is under way ends when the peer's
+/// silence has lasted long enough, and nobody connects. Then the address is at another port, which is said.
+#[test]
+fn l_43_a_link_that_is_gone_unannounced_and_an_address_that_moves() {
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way(personality);
+        world.network.unfreeze("right");
+        let left = world.network.machine_number("left").unwrap();
+        let effect = fault::Effect::Event {
+            of: Events::Asynchronous,
+            effect: EventEffect::Lose,
+        };
+        let unsaid = Rule::new(Frequency::Always, effect).within(Scope::Machine(left));
+        let unsaid = world.network.faults(|faults| faults.add(unsaid));
+        world.network.set_link("left", false);
+        world.run_for(Duration::from_secs(13));
+        assert_eq!(world.left.disconnected(), [here], "{}", personality.name);
+        assert_eq!(world.left.outcomes().len(), 2);
+        assert_eq!(world.left.replies().len(), 1);
+        assert_eq!(world.left.quiesced().len(), 2);
+        world.left.events.clear();
+        world.try_connect(SECOND).unwrap();
+        world.run_for(SECOND + MILLISECOND);
+        let failed = world.left.take(|event| match event {
+            FabricEvent::ConnectFailed { error, .. } => Some(*error),
+            _ => None,
+        });
+        assert_eq!(failed.len(), 1, "{}", personality.name);
+        world.network.faults(|faults| faults.end(unsaid));
+        world.network.set_link("left", true);
+        world.network.raise("left", AsyncEvent::AddressChange(1));
+        recovers(&mut world);
+    }
+}
+
+/// P-56: the device is gone: no completion comes any more, and nothing is refused for ever.
+#[test]
+fn l_40_l_41_v_39_the_device_is_removed() {
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way(personality);
+        world.left.nic.hold_completions = true;
+        world.network.remove_device("left");
+        world.run_for(Duration::from_secs(2));
+        let outcomes = world.left.outcomes();
+        assert_eq!(outcomes.len(), 2, "{}", personality.name);
+        let quiesced = world.left.quiesced();
+        assert_eq!(quiesced.len(), 2, "{}", personality.name);
+        for (_, _, proof) in quiesced {
+            assert_eq!(proof, Proof::DeviceStopped, "{}", personality.name);
+        }
+        assert_eq!(world.left.replies().len(), 1);
+        assert_eq!(world.left.disconnected(), [here]);
+        let cause = world.left.fabric.reset_cause(here);
+        assert_eq!(cause, Some(ResetCause::DeviceRemoved));
+        // Everything can be destroyed.
+        world.left.end();
+    }
+}
+
+/// P-58: it stops while a connection drains that cannot be destroyed: nothing of it stays in quarantine.
+#[test]
+fn l_40_the_device_stops_under_a_connection_that_drains() {
+    const EIO: VerbsError = VerbsError::System {
+        call: "destroy",
+        errno: 5,
+    };
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way(personality);
+        world.left.nic.hold_completions = true;
+        world.left.nic.refuse_destroys = Some(EIO);
+        world.left.fabric.close(&mut world.left.nic, here);
+        world.run_for(MILLISECOND);
+        let fatal = Event::Async(AsyncEvent::DeviceFatal);
+        world.left.nic.inject.push_back(fatal);
+        world.run_for(Duration::from_secs(2));
+        assert_eq!(world.left.outcomes().len(), 2, "{}", personality.name);
+        let quiesced = world.left.quiesced();
+        assert_eq!(
+            quiesced.len(),
+            2,
+            "{}: {:?}",
+            personality.name,
+            world.left.fabric.quarantine()
+        );
+        for (_, _, proof) in quiesced {
+            assert_eq!(proof, Proof::DeviceStopped, "{}", personality.name);
+        }
+        world.left.nic.refuse_destroys = None;
+        world.left.nic.hold_completions = false;
+        world.run_for(Duration::from_secs(3));
+        world.left.end();
+    }
+}
