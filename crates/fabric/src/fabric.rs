@@ -341,8 +341,8 @@ impl<B: Buffer> Fabric<B> {
     }
 
     /// What is over and not known to be quiet.
-    pub const fn quarantine(&self) -> Quarantine {
-        self.shared.fence.in_quarantine
+    pub fn quarantine(&self) -> Quarantine {
+        self.shared.fence.quarantine()
     }
 
     /// Someone has seen to it that the device does nothing any more: everything in quarantine comes

@@ -6,7 +6,7 @@
 //! has a size; a fabric whose quarantine is full starts nothing new.
 //!
 //! A device that is known to touch buffers after it has given them back in error
-//! ([`FabricConfig::late_write_bound`]) is not believed at once: what it gave back so is held until
+//! ([`FabricConfig::late_write_bound`]) is not believed at once: what it gave back so is in quarantine until
 //! the bound has passed. An operation's own success is believed always: nothing is left to do for it.
 
 use crate::doubts::Kept;
@@ -55,8 +55,10 @@ pub struct FenceCounters {
 /// What is in quarantine now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Quarantine {
-    /// Operations whose buffers are not their owner's.
+    /// Operations whose buffers are not their owner's, and nobody knows when they will be.
     pub operations: u64,
+    /// Operations whose buffers come back when nothing can be written late any more.
+    pub held: u64,
     /// Queue pairs that the provider did not destroy.
     pub queue_pairs: u64,
     /// Regions of messages that the provider did not take back.
@@ -91,21 +93,34 @@ pub(crate) struct Held<B> {
 #[derive(Debug)]
 pub(crate) struct Fence<B> {
     held: VecDeque<Held<B>>,
+    /// Of what is held.
+    held_bytes: u64,
     remains: Vec<Remains<B>>,
-    pub(crate) in_quarantine: Quarantine,
+    /// What `remains` comes to.
+    remaining: Quarantine,
 }
 
 impl<B> Fence<B> {
     pub(crate) const fn new() -> Self {
         Self {
             held: VecDeque::new(),
+            held_bytes: 0,
             remains: Vec::new(),
-            in_quarantine: Quarantine {
+            remaining: Quarantine {
                 operations: 0,
+                held: 0,
                 queue_pairs: 0,
                 regions: 0,
                 bytes: 0,
             },
+        }
+    }
+
+    pub(crate) fn quarantine(&self) -> Quarantine {
+        Quarantine {
+            held: self.held.len() as u64,
+            bytes: self.remaining.bytes + self.held_bytes,
+            ..self.remaining
         }
     }
 
@@ -184,6 +199,7 @@ impl<B: Buffer> Shared<B> {
         }
         let until = self.now + bound;
         self.note_deadline(until);
+        self.fence.held_bytes += bytes_of(&buffer);
         let held = Held {
             until,
             token,
@@ -251,6 +267,7 @@ impl<B: Buffer> Shared<B> {
         let mut progressed = false;
         while let Some(held) = self.fence.held.pop_front_if(|held| held.until <= self.now) {
             progressed = true;
+            self.fence.held_bytes -= bytes_of(&held.buffer);
             self.quiesce(held.token, held.buffer, held.proof);
         }
         if let Some(next) = self.fence.held.front().map(|held| held.until) {
@@ -327,6 +344,7 @@ impl<B: Buffer> Shared<B> {
 
     /// The device does nothing any more.
     pub(crate) fn note_stopped(&mut self) {
+        self.fence.held_bytes = 0;
         for held in core::mem::take(&mut self.fence.held) {
             self.quiesce(held.token, held.buffer, Proof::DeviceStopped);
         }
@@ -334,7 +352,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     pub(crate) fn is_quarantine_full(&self) -> bool {
-        self.fence.in_quarantine.bytes > self.config.quarantine_max
+        self.fence.quarantine().bytes > self.config.quarantine_max
     }
 }
 
@@ -349,11 +367,15 @@ impl<B: Buffer> Fence<B> {
                 sum.bytes += region.length;
             }
             let buffers = remains.operations.iter().map(|(_, buffer)| buffer);
-            let entries = buffers.flat_map(Buffer::entries);
-            sum.bytes += entries.map(|entry| u64::from(entry.length)).sum::<u64>();
+            sum.bytes += buffers.map(bytes_of).sum::<u64>();
         }
-        self.in_quarantine = sum;
+        self.remaining = sum;
     }
+}
+
+fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
+    let entries = buffer.entries().into_iter();
+    entries.map(|entry| u64::from(entry.length)).sum()
 }
 
 /// Ends the region that is the buffer's alone, if it has one.

@@ -40,15 +40,14 @@ impl<T> Table<T> {
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         match self.entries.get(usize::from(key.index)) {
-            Some((generation, value)) if !CONTRACT || *generation == key.generation => Some(value),
+            Some((generation, value)) if is_of(*generation, key) => Some(value),
             _ => None,
         }
     }
 
-    /// The key of an earlier tenant finds nothing (P-17).
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         match self.entries.get_mut(usize::from(key.index)) {
-            Some((generation, value)) if *generation == key.generation => Some(value),
+            Some((generation, value)) if is_of(*generation, key) => Some(value),
             _ => None,
         }
     }
@@ -85,6 +84,11 @@ impl<T> Table<T> {
             .filter_map(|key| Some((key, self.remove(key)?)))
             .collect()
     }
+}
+
+/// The key of an earlier tenant finds nothing (P-17).
+fn is_of(generation: u32, key: Key) -> bool {
+    !CONTRACT || generation == key.generation
 }
 
 #[cfg(test)]

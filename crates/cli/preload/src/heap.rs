@@ -11,21 +11,17 @@ mod slabs;
 mod tests;
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, Ordering};
 use legato_base::{Bytes, PAGE_SIZE};
 use pages::Pages;
 use rustix::io::Errno;
 use slabs::{Class, Slabs};
+use spin::Mutex;
 
 /// The global allocator of the shared object. Only the agent allocates; a second user would spin
 /// until the first is done.
-pub(crate) struct AgentHeap {
-    busy: AtomicBool,
-    inner: UnsafeCell<Heap>,
-}
+pub(crate) struct AgentHeap(Mutex<Heap>);
 
 struct Heap {
     pages: Pages,
@@ -63,18 +59,15 @@ impl fmt::Debug for AgentHeap {
     }
 }
 
-// SAFETY: `inner` is used only between taking and releasing `busy`.
-unsafe impl Sync for AgentHeap {}
+// SAFETY: what it points to is the heap's memory, which is nobody else's and bound to no thread.
+unsafe impl Send for Heap {}
 
 impl AgentHeap {
     pub(crate) const fn new() -> Self {
-        Self {
-            busy: AtomicBool::new(false),
-            inner: UnsafeCell::new(Heap {
-                pages: Pages::new(),
-                slabs: Slabs::new(),
-            }),
-        }
+        Self(Mutex::new(Heap {
+            pages: Pages::new(),
+            slabs: Slabs::new(),
+        }))
     }
 
     /// Gives the heap its memory.
@@ -84,22 +77,12 @@ impl AgentHeap {
     /// as the heap or a block of it is used.
     pub(crate) unsafe fn open(&self, start: u64, size: u64) -> Result<(), Errno> {
         // SAFETY: the caller's promise.
-        self.with(|heap| unsafe { heap.pages.open(start, size) })
+        unsafe { self.0.lock().pages.open(start, size) }
     }
 
     fn take(&self, layout: Layout) -> Option<Block> {
         let source = Source::of(layout)?;
-        self.with(|heap| heap.take(&source))
-    }
-
-    fn with<T>(&self, use_heap: impl FnOnce(&mut Heap) -> T) -> T {
-        while self.busy.swap(true, Ordering::Acquire) {
-            core::hint::spin_loop();
-        }
-        // SAFETY: `busy` was free and is ours until it is released below.
-        let result = use_heap(unsafe { &mut *self.inner.get() });
-        self.busy.store(false, Ordering::Release);
-        result
+        self.0.lock().take(&source)
     }
 }
 
@@ -151,7 +134,7 @@ impl Heap {
 
 impl legato_pager::uffd::agent::AgentHeap for AgentHeap {
     fn bytes(&self) -> [Bytes; 2] {
-        let [now, peak] = self.with(|heap| heap.pages.with_memory());
+        let [now, peak] = self.0.lock().pages.with_memory();
         [now, peak].map(|pages| Bytes::pages(u64::from(pages)))
     }
 }
@@ -177,7 +160,7 @@ unsafe impl GlobalAlloc for AgentHeap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if let Some(source) = Source::of(layout) {
             // SAFETY: the caller's promise, as the layout is the one that it came by.
-            self.with(|heap| unsafe { heap.give_back(block, &source) });
+            unsafe { self.0.lock().give_back(block, &source) };
         }
     }
 
@@ -186,19 +169,18 @@ unsafe impl GlobalAlloc for AgentHeap {
         let (Some(old), Some(new)) = (Source::of(layout), new.ok().and_then(Source::of)) else {
             return null_mut();
         };
-        self.with(|heap| {
-            if heap.resize(block, &old, &new) {
-                return block;
-            }
-            let Some(Block { start: moved, .. }) = heap.take(&new) else {
-                return null_mut();
-            };
-            // SAFETY: both have as many bytes, and they are apart; the old one is the caller's to give up.
-            unsafe {
-                core::ptr::copy_nonoverlapping(block, moved, size.min(layout.size()));
-                heap.give_back(block, &old);
-            }
-            moved
-        })
+        let mut heap = self.0.lock();
+        if heap.resize(block, &old, &new) {
+            return block;
+        }
+        let Some(Block { start: moved, .. }) = heap.take(&new) else {
+            return null_mut();
+        };
+        // SAFETY: both have as many bytes, and they are apart; the old one is the caller's to give up.
+        unsafe {
+            core::ptr::copy_nonoverlapping(block, moved, size.min(layout.size()));
+            heap.give_back(block, &old);
+        }
+        moved
     }
 }

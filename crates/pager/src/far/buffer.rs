@@ -13,6 +13,17 @@ pub struct FrameBuffer {
     entries: [ScatterGatherEntry; 2],
 }
 
+/// Does not compile if it can be cloned: then `exists` is ambiguous.
+const _: fn() = {
+    trait Once<How> {
+        fn exists() {}
+    }
+    struct Clonable;
+    impl<T> Once<()> for T {}
+    impl<T: Clone> Once<Clonable> for T {}
+    <FrameBuffer as Once<_>>::exists
+};
+
 impl FrameBuffer {
     pub(crate) fn new(frames: &impl FrameMemory, frame: FrameIndex) -> Self {
         Self {

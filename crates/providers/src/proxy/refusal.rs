@@ -3,9 +3,8 @@
 use super::codec::{Decoder, Encoder, Malformed};
 use alloc::boxed::Box;
 use alloc::string::String;
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use legato_verbs::{ModifyError, VerbsError};
+use once_cell::race::OnceBox;
 
 /// Texts that a process keeps. The far half's are those of its provider's source, a few dozen.
 const TEXTS_MAX: usize = 128;
@@ -15,40 +14,24 @@ const SOMETHING: &str = "object";
 /// Texts of refusals, each kept once and for the rest of the process: [`VerbsError`] has texts that
 /// stay. The used places come first.
 #[derive(Debug)]
-pub(super) struct Texts([AtomicPtr<&'static str>; TEXTS_MAX]);
+pub(super) struct Texts([OnceBox<String>; TEXTS_MAX]);
 
 /// Those of all near halves of this process.
 pub(super) static TEXTS: Texts = Texts::new();
 
 impl Texts {
     const fn new() -> Self {
-        Self([const { AtomicPtr::new(null_mut()) }; TEXTS_MAX])
+        Self([const { OnceBox::new() }; TEXTS_MAX])
     }
 
-    pub(super) fn keep(&self, text: &str) -> &'static str {
-        for slot in &self.0 {
-            if slot.load(Ordering::Acquire).is_null() {
-                put(slot, text);
-            }
-            // SAFETY: what is in a place came from a box in `put`, and stays for ever. There is
-            // something by now; whoever was faster may have put another text there.
-            let known = unsafe { *slot.load(Ordering::Acquire) };
-            if known == text {
-                return known;
-            }
-        }
-        SOMETHING
+    pub(super) fn keep(&'static self, text: &str) -> &'static str {
+        // A place that is free takes it. Whoever was faster may have put another text there.
+        let put = |place: &'static OnceBox<String>| {
+            place.get_or_init(|| Box::new(String::from(text))).as_str()
+        };
+        let mut kept = self.0.iter().map(put);
+        kept.find(|&kept| kept == text).unwrap_or(SOMETHING)
     }
-}
-
-/// Puts a text into a place, unless there is one.
-fn put(slot: &AtomicPtr<&'static str>, text: &str) {
-    let text: &'static str = Box::leak(String::from(text).into_boxed_str());
-    let kept: &'static mut &'static str = Box::leak(Box::new(text));
-    let kept: *mut &'static str = kept;
-    let order = (Ordering::AcqRel, Ordering::Acquire);
-    // A text that another thread was faster than is lost: it is short, and that is rare.
-    let _ = slot.compare_exchange(null_mut(), kept, order.0, order.1);
 }
 
 impl Encoder<'_> {
@@ -241,11 +224,7 @@ mod tests {
         for number in 0..2 * TEXTS_MAX {
             TEXTS.keep(&alloc::format!("text {number}"));
         }
-        let kept = TEXTS.0.iter();
-        assert!(
-            kept.into_iter()
-                .all(|slot| !slot.load(Ordering::Acquire).is_null())
-        );
+        assert!(TEXTS.0.iter().all(|place| place.get().is_some()));
         assert_eq!(TEXTS.keep("text 7"), "text 7");
         assert_eq!(TEXTS.keep("one more"), SOMETHING);
         assert_eq!(TEXTS.keep("send"), "send");

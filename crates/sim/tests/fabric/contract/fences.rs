@@ -1,6 +1,6 @@
 //! When memory comes back, and what becomes of memory that may not.
 
-use crate::rig::{MILLISECOND, Piece, Plan, SECOND, World, config, quiet};
+use crate::rig::{MILLISECOND, PIECE, Piece, Plan, SECOND, World, config, quiet};
 use legato_base::Duration;
 use legato_fabric::{
     ConnectError, FabricConfig, FabricEvent, OperationId, Proof, Quarantine, Refused,
@@ -328,12 +328,14 @@ fn v_30_a_device_that_writes_late_is_waited_for() {
     assert!(canary_lives(LATE));
 }
 
-/// What waits for late writes to end comes back also after every connection is gone.
+/// P-60: what waits for late writes to end is in quarantine, and comes back also after every connection is
+/// gone.
 #[test]
 fn f_22_buffers_held_for_late_writes_come_back_after_all_connections() {
     let mut world = World::new(Plan {
         config: FabricConfig {
             late_write_bound: LATE,
+            quarantine_max: u64::from(PIECE) - 1,
             ..config()
         },
         ..Plan::both(Personality::CLOCKED)
@@ -351,8 +353,16 @@ fn f_22_buffers_held_for_late_writes_come_back_after_all_connections() {
     assert_eq!(world.left.disconnected(), [here]);
     assert_eq!(world.left.outcomes().len(), 1);
     assert_eq!(world.left.quiesced(), []);
+    let waits = Quarantine {
+        held: 1,
+        bytes: u64::from(PIECE),
+        ..Quarantine::default()
+    };
+    assert_eq!(world.left.fabric.quarantine(), waits);
+    assert_eq!(world.try_connect(SECOND), Err(ConnectError::QuarantineFull));
     world.run_for(LATE + MILLISECOND);
     let quiesced = world.left.quiesced();
     assert_eq!((quiesced.len(), quiesced[0].0), (1, operation));
+    assert_eq!(world.left.fabric.quarantine(), Quarantine::default());
     world.left.end();
 }
