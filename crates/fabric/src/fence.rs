@@ -86,6 +86,7 @@ pub(crate) struct Held<B> {
     until: Time,
     token: Token,
     buffer: B,
+    bytes: u64,
     proof: Proof,
 }
 
@@ -199,11 +200,13 @@ impl<B: Buffer> Shared<B> {
         }
         let until = self.now + bound;
         self.note_deadline(until);
-        self.fence.held_bytes += bytes_of(&buffer);
+        let bytes = bytes_of(&buffer);
+        self.fence.held_bytes += bytes;
         let held = Held {
             until,
             token,
             buffer,
+            bytes,
             proof,
         };
         // Not all are held for the same time.
@@ -267,7 +270,7 @@ impl<B: Buffer> Shared<B> {
         let mut progressed = false;
         while let Some(held) = self.fence.held.pop_front_if(|held| held.until <= self.now) {
             progressed = true;
-            self.fence.held_bytes -= bytes_of(&held.buffer);
+            self.fence.held_bytes -= held.bytes;
             self.quiesce(held.token, held.buffer, held.proof);
         }
         if let Some(next) = self.fence.held.front().map(|held| held.until) {

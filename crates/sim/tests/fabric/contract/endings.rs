@@ -6,6 +6,7 @@ use legato_fabric::{ConnectionId, Effect, Proof, Refused, ResetCause};
 use legato_sim::fault::{Rule, Scope};
 use legato_sim::provider::{Personality, SimNetwork};
 use legato_verbs::{Address, Provider, VerbsError};
+use std::collections::BTreeMap;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,43 +243,39 @@ fn f_15_no_request_goes_to_another_server() {
         let second = world.network.provider_with("second", personality);
         let mut second = Side::new(second, life(config(), 3));
         second.fabric.listen(&mut second.nic, &elsewhere).unwrap();
+        let servers = [world.address.clone(), elsewhere];
         for round in 0..60_u8 {
-            let mut connections = Vec::new();
-            for address in [world.address.clone(), elsewhere.clone()] {
+            let mut connections = servers.each_ref().map(|_| None);
+            // Names that were used in another order.
+            let order = if round % 3 == 0 { [1, 0] } else { [0, 1] };
+            for server in order {
                 let deadline = world.in_time(SECOND);
                 let left = &mut world.left;
-                let begun = left.fabric.connect(&mut left.nic, &address, b"", deadline);
-                connections.push(begun.unwrap());
+                let begun = left
+                    .fabric
+                    .connect(&mut left.nic, &servers[server], b"", deadline);
+                connections[server] = Some(begun.unwrap());
             }
-            // Names that were used in another order.
-            if round % 3 == 0 {
-                connections.reverse();
-            }
+            let connections = connections.map(Option::unwrap);
             run_both(&mut world, &mut second);
-            let [mut first_calls, mut second_calls] = [Vec::new(), Vec::new()];
+            let mut calls = BTreeMap::new();
             for body in 0..3 {
-                let call = |world: &mut World<_>, number: usize| {
-                    world.call(connections[number], &[round, body], SECOND)
-                };
-                let first = usize::from(round % 3 == 0);
-                first_calls.push(call(&mut world, first));
-                second_calls.push(call(&mut world, 1 - first));
+                for (server, connection) in connections.into_iter().enumerate() {
+                    let call = world.call(connection, &[round, body], SECOND);
+                    calls.insert(call, vec![server as u8, round, body]);
+                }
             }
             run_both(&mut world, &mut second);
-            assert_eq!(world.right.serve(|body| [b"first ", body].concat()), 3);
-            assert_eq!(second.serve(|body| [b"second ", body].concat()), 3);
+            let answer = |server: u8| move |body: &[u8]| [&[server], body].concat();
+            assert_eq!(world.right.serve(answer(0)), 3);
+            assert_eq!(second.serve(answer(1)), 3);
             run_both(&mut world, &mut second);
-            let replies = world.left.replies();
-            assert_eq!(replies.len(), 6);
-            for (call, reply) in replies {
-                let is_first = first_calls.contains(&call);
-                assert!(is_first || second_calls.contains(&call));
-                let from: &[u8] = if is_first { b"first " } else { b"second " };
-                assert!(reply.unwrap().starts_with(from), "{}", personality.name);
-            }
+            let replies = world.left.replies().into_iter();
+            let replies = replies.map(|(call, reply)| (call, reply.unwrap()));
+            assert_eq!(replies.collect::<BTreeMap<_, _>>(), calls);
             // In error, or closed.
-            for (number, connection) in connections.into_iter().enumerate() {
-                if (usize::from(round) + number) % 2 == 0 {
+            for (server, connection) in connections.into_iter().enumerate() {
+                if (usize::from(round) + server).is_multiple_of(2) {
                     world.write(connection, 1, Duration::from_nanos(1)).unwrap();
                 } else {
                     world.left.fabric.close(&mut world.left.nic, connection);
