@@ -1,11 +1,11 @@
 //! The fabric on the simulated network: calls, one-sided operations, and every way to end them.
 
-use crate::rig::{CREDITS, EPOCH, MILLISECOND, PIECE, RawPeer, SECOND, Side, World, answer};
+use crate::rig::{CREDITS, EPOCH, MILLISECOND, PIECE, RawPeer, SECOND, World, answer};
 use legato_base::wire::message::{MessageHeader, MessageKind, TimeLeft};
 use legato_base::{Duration, Random};
 use legato_fabric::{
-    CallId, Cause, ConnectError, Effect, FabricEvent, OperationId, Proof, Refused, ReplyError,
-    RequestId, ResetCause,
+    CallId, Cause, ConnectError, Effect, OperationId, Proof, Refused, ReplyError, RequestId,
+    ResetCause,
 };
 use legato_sim::fault::{Link, Rule};
 use legato_verbs::{Address, ConnectionEvent, Event, Provider, RemoteAddress, VerbsError};
@@ -431,15 +431,9 @@ fn connections_are_limited_and_failures_to_connect_are_typed() {
         .unwrap();
     assert_ne!(failing, ends[0].0);
     assert_eq!(failing.index, ends[0].0.index);
-    let failures = |side: &mut Side| {
-        side.take(|event| match event {
-            FabricEvent::ConnectFailed { connection, error } => Some((*connection, *error)),
-            _ => None,
-        })
-    };
     let mut failed = Vec::new();
     world.run_until(|world| {
-        failed = failures(&mut world.left);
+        failed = world.left.failed_connects();
         !failed.is_empty()
     });
     assert!(matches!(failed[..], [(id, ConnectError::Unreachable(_))] if id == failing));

@@ -30,10 +30,7 @@ fn refused(world: &mut World) -> ConnectError {
     let here = world.try_connect(SECOND).unwrap();
     let mut failed = Vec::new();
     world.run_until(|world| {
-        failed = world.left.take(|event| match event {
-            FabricEvent::ConnectFailed { connection, error } => Some((*connection, *error)),
-            _ => None,
-        });
+        failed = world.left.failed_connects();
         !failed.is_empty()
     });
     // What is left of it on the other side goes in its own time.
@@ -218,13 +215,11 @@ fn every_changed_byte_of_a_confirmation_is_noticed() {
             .unwrap();
         let mut failed = Vec::new();
         other.run_until(|world| {
-            failed = world.left.take(|event| match event {
-                FabricEvent::ConnectFailed { error, .. } => Some(*error),
-                _ => None,
-            });
+            failed = world.left.failed_connects();
             !failed.is_empty()
         });
-        assert_eq!(failed, [ConnectError::Proof(ProofError::PeerWrong)]);
+        assert_eq!(failed.len(), 1);
+        assert_eq!(failed[0].1, ConnectError::Proof(ProofError::PeerWrong));
         // The responder had its proof, and was told that the initiator has not.
         other.run_until(|world| world.right.disconnected().len() == 1);
         end(other);

@@ -73,6 +73,20 @@ fn of_others() -> Vec<Event> {
     all
 }
 
+/// Everything that can be said where this queue pair is.
+fn every(queue_pair: QueuePair) -> Vec<Event> {
+    [of_queue_pair(queue_pair), of_others()].concat()
+}
+
+/// How many different events there are.
+fn kinds() -> usize {
+    every(QueuePair {
+        index: 0,
+        generation: 0,
+    })
+    .len()
+}
+
 /// Where the left side's connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -129,12 +143,7 @@ fn plans() -> Vec<Plan> {
 fn l_37_every_event_in_every_state() {
     for plan in plans() {
         for stage in STAGES {
-            let kinds = {
-                let (world, _) = world_at(stage, plan);
-                let queue_pair = world.left.nic.last_queue_pair.unwrap();
-                of_queue_pair(queue_pair).len() + of_others().len()
-            };
-            for kind in 0..kinds {
+            for kind in 0..kinds() {
                 for times in 1..=2 {
                     said_in(stage, plan, kind, times);
                 }
@@ -146,9 +155,7 @@ fn l_37_every_event_in_every_state() {
 fn said_in(stage: Stage, plan: Plan, kind: usize, times: u32) {
     let (mut world, here) = world_at(stage, plan);
     let queue_pair = world.left.nic.last_queue_pair.unwrap();
-    let mut all = of_queue_pair(queue_pair);
-    all.extend(of_others());
-    let event = all.swap_remove(kind);
+    let event = every(queue_pair).swap_remove(kind);
     let shared = plan.config.shared_receives;
     let context = format!("{} {shared:?} {stage:?} {event:?}", plan.left.name);
     for _ in 0..times {
@@ -164,39 +171,22 @@ fn said_in(stage: Stage, plan: Plan, kind: usize, times: u32) {
     assert!(world.left.disconnected().len() <= 1, "{context}");
     let outcomes = world.left.outcomes().len();
     assert_eq!(outcomes, world.left.quiesced().len(), "{context}");
-    world.left.events.clear();
-    world.right.events.clear();
-    let (again, _) = world.connect();
-    world.ask(again, b"?");
-    world.left.end();
-    world.right.end();
+    world.works_again_and_ends();
 }
 
 /// The same of the side that was asked, before it is established.
 #[test]
 fn l_37_every_event_of_a_connection_that_is_accepted() {
-    let kinds = of_queue_pair(QueuePair {
-        index: 0,
-        generation: 0,
-    })
-    .len()
-        + of_others().len();
     for plan in plans() {
-        for kind in 0..kinds {
+        for kind in 0..kinds() {
             let mut world = World::new(plan);
             world.try_connect(SECOND).unwrap();
             world.run_until(|world| world.right.nic.last_queue_pair.is_some());
             let queue_pair = world.right.nic.last_queue_pair.unwrap();
-            let mut all = of_queue_pair(queue_pair);
-            all.extend(of_others());
-            world.right.nic.inject.push_back(all.swap_remove(kind));
+            let event = every(queue_pair).swap_remove(kind);
+            world.right.nic.inject.push_back(event);
             world.run_for(Duration::from_secs(13));
-            world.left.events.clear();
-            world.right.events.clear();
-            let (again, _) = world.connect();
-            world.ask(again, b"?");
-            world.left.end();
-            world.right.end();
+            world.works_again_and_ends();
         }
     }
 }
@@ -204,16 +194,11 @@ fn l_37_every_event_of_a_connection_that_is_accepted() {
 /// The same of either side while it waits for the other's proof.
 #[test]
 fn l_37_every_event_of_a_connection_that_is_not_proved() {
-    let nobody = QueuePair {
-        index: 0,
-        generation: 0,
-    };
-    let kinds = of_queue_pair(nobody).len() + of_others().len();
     for mut plan in plans() {
         plan.config.separate_peers = true;
         for (of_left, kind) in [false, true]
             .into_iter()
-            .flat_map(|of_left| (0..kinds).map(move |kind| (of_left, kind)))
+            .flat_map(|of_left| (0..kinds()).map(move |kind| (of_left, kind)))
         {
             let mut world = World::new(plan);
             world.prove(1, Some(1), Some(1));
@@ -235,19 +220,13 @@ fn l_37_every_event_of_a_connection_that_is_not_proved() {
             let state = side.nic.query_queue_pair(queue_pair);
             assert_eq!(state, Ok(QueuePairState::ReadyToSend));
             assert!(side.events.is_empty());
-            let mut all = of_queue_pair(queue_pair);
-            all.extend(of_others());
-            side.nic.inject.push_back(all.swap_remove(kind));
+            let event = every(queue_pair).swap_remove(kind);
+            side.nic.inject.push_back(event);
             world.run_for(MILLISECOND);
             world.left.paused = false;
             world.right.paused = false;
             world.run_for(Duration::from_secs(13));
-            world.left.events.clear();
-            world.right.events.clear();
-            let (again, _) = world.connect();
-            world.ask(again, b"?");
-            world.left.end();
-            world.right.end();
+            world.works_again_and_ends();
         }
     }
 }

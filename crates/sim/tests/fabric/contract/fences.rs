@@ -241,10 +241,7 @@ fn f_22_a_full_quarantine_starts_nothing_new() {
         .fabric
         .connect(&mut right.nic, &left_port, b"", deadline);
     world.run_for(MILLISECOND);
-    let failed = world.right.take(|event| match event {
-        FabricEvent::ConnectFailed { connection, error } => Some((*connection, *error)),
-        _ => None,
-    });
+    let failed = world.right.failed_connects();
     assert!(
         matches!(failed[..], [(failed, ConnectError::Rejected(_))] if Ok(failed) == asks),
         "{failed:?}"

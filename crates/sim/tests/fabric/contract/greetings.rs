@@ -44,13 +44,6 @@ fn a_connect_of_another_version_is_rejected() {
     world.right.end();
 }
 
-fn connect_failed(side: &mut Side) -> Vec<(ConnectionId, ConnectError)> {
-    side.take(|event| match event {
-        FabricEvent::ConnectFailed { connection, error } => Some((*connection, *error)),
-        _ => None,
-    })
-}
-
 /// P-1, P-45: an accept says who accepts, in this version, and repeats the number of the connection.
 #[test]
 fn an_accept_that_is_no_answer_to_the_connect_fails_it() {
@@ -91,7 +84,7 @@ fn an_accept_that_is_no_answer_to_the_connect_fails_it() {
             Ok(()) => assert_eq!(connected, [connection]),
             Err(error) => {
                 let error = ConnectError::Incompatible(error);
-                assert_eq!(connect_failed(&mut world.left), [(connection, error)]);
+                assert_eq!(world.left.failed_connects(), [(connection, error)]);
                 assert_eq!(connected, [], "{error}");
             }
         }

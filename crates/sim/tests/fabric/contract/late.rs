@@ -253,10 +253,7 @@ fn l_23_completions_of_messages_that_are_lost_for_ever() {
         let causes = [ResetCause::CompletionMissing, ResetCause::PeerDisconnected];
         assert!(causes.contains(&cause), "{}: {cause:?}", personality.name);
         world.network.faults(|faults| faults.heal());
-        let (again, _) = world.connect();
-        world.ask(again, b"?");
-        world.left.end();
-        world.right.end();
+        world.works_again_and_ends();
     }
 }
 

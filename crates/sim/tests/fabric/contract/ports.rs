@@ -2,7 +2,7 @@
 
 use crate::rig::{MILLISECOND, Plan, SECOND, World, quiet};
 use legato_base::Duration;
-use legato_fabric::{Cause, ConnectionId, Effect, FabricEvent, Proof, ResetCause};
+use legato_fabric::{Cause, ConnectionId, Effect, Proof, ResetCause};
 use legato_sim::fault::{self, EventEffect, Events, Frequency, Rule, Scope};
 use legato_sim::provider::{Personality, SimNetwork};
 use legato_verbs::{AsyncEvent, Event, VerbsError};
@@ -46,10 +46,7 @@ fn recovers(world: &mut World<SimNetwork>) {
     world.network.unfreeze("right");
     world.right.paused = false;
     world.run_for(Duration::from_secs(13));
-    let (again, _) = world.connect();
-    world.ask(again, b"?");
-    world.left.end();
-    world.right.end();
+    world.works_again_and_ends();
 }
 
 // P-56, P-90
@@ -103,10 +100,7 @@ fn l_43_a_link_that_is_gone_unannounced_and_an_address_that_moves() {
         world.left.events.clear();
         world.try_connect(SECOND).unwrap();
         world.run_for(SECOND + MILLISECOND);
-        let failed = world.left.take(|event| match event {
-            FabricEvent::ConnectFailed { error, .. } => Some(*error),
-            _ => None,
-        });
+        let failed = world.left.failed_connects();
         assert_eq!(failed.len(), 1, "{}", personality.name);
         world.network.faults(|faults| faults.end(unsaid));
         world.network.set_link("left", true);

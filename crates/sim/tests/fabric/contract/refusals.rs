@@ -226,12 +226,7 @@ fn f_14_l_36_no_memory_at_any_step_leaks_nothing() {
                 };
                 let was_reached = side.fail_after.take().is_none();
                 // Whatever came of that, the next connection is as good as ever.
-                world.left.events.clear();
-                world.right.events.clear();
-                let (again, _) = world.connect();
-                world.ask(again, b"?");
-                world.left.end();
-                world.right.end();
+                world.works_again_and_ends();
                 if !was_reached {
                     break;
                 }

@@ -3,8 +3,8 @@
 use crate::faulty::Faulty;
 use legato_base::Time;
 use legato_fabric::{
-    Buffer, CallId, Cause, ConnectionId, Effect, Fabric, FabricConfig, FabricEvent, OperationId,
-    Proof, Quarantine, RequestId,
+    Buffer, CallId, Cause, ConnectError, ConnectionId, Effect, Fabric, FabricConfig, FabricEvent,
+    OperationId, Proof, Quarantine, RequestId,
 };
 use legato_sim::provider::SimProvider;
 use legato_verbs::{
@@ -212,6 +212,13 @@ impl<P: Provider> Side<P> {
                 buffer,
                 proof,
             } => Some((*operation, buffer.number, *proof)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn failed_connects(&mut self) -> Vec<(ConnectionId, ConnectError)> {
+        self.take(|event| match event {
+            FabricEvent::ConnectFailed { connection, error } => Some((*connection, *error)),
             _ => None,
         })
     }

@@ -311,6 +311,16 @@ impl<N: Net> World<N> {
             .read(&mut left.nic, connection, from, piece, deadline)
     }
 
+    /// Whatever was before, the next connection works, and of no connection is anything left.
+    pub(crate) fn works_again_and_ends(&mut self) {
+        self.left.events.clear();
+        self.right.events.clear();
+        let (again, _) = self.connect();
+        self.ask(again, b"?");
+        self.left.end();
+        self.right.end();
+    }
+
     /// A call that the right side answers at once, to the end.
     pub(crate) fn ask(&mut self, connection: ConnectionId, body: &[u8]) {
         let call = self.call(connection, body, SECOND);
