@@ -20,7 +20,7 @@ use legato_base::{Duration, Random, Time};
 use legato_fabric::FabricEvent;
 use legato_providers::{Pollable as _, ShmProvider};
 use legato_verbs::{Address, Provider, RemoteAddress, RemoteKey, ResourceCounts};
-use rig::{Net, Side, World, answer, config, cycle, life, times};
+use rig::{Net, Side, World, answer, assert_heap_stays, config, cycle, life, times};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -48,15 +48,13 @@ fn held<N: Net>(world: &World<N>) -> ([ResourceCounts; 2], [usize; 3]) {
 }
 
 fn cycles<N: Net>(mut world: World<N>) {
-    let mut early = None;
-    for number in 0..10_000 {
-        cycle(&mut world, number);
-        if number == 99 {
-            early = Some(held(&world));
-        }
-    }
-    world.run_for(Duration::from_secs(2));
-    assert_eq!(early, Some(held(&world)));
+    (0..100).for_each(|number| cycle(&mut world, number));
+    let early = held(&world);
+    assert_heap_stays(|| {
+        (100..10_000).for_each(|number| cycle(&mut world, number));
+        world.run_for(Duration::from_secs(2));
+    });
+    assert_eq!(early, held(&world));
     world.left.end();
     world.right.end();
 }

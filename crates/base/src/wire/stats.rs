@@ -5,7 +5,7 @@ use crate::histogram::{BUCKETS, Histogram};
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"LGstats6");
+const MAGIC: u64 = u64::from_le_bytes(*b"LGstats7");
 /// The memfd's name, as links in `/proc/PID/fd` show it.
 pub const STATS_NAME: &str = "legato-stats";
 
@@ -58,6 +58,10 @@ counters! {
     kept_pages_current,
     /// The same, at its highest.
     kept_pages_peak,
+    /// Bytes of buffers that are over and not quiet (quarantine): now.
+    quarantined_bytes_current,
+    /// The same, at its highest.
+    quarantined_bytes_peak,
     /// The share of the run's local memory that the process may use, in bytes: now.
     share_bytes_current,
     /// The same, at its highest.

@@ -48,6 +48,7 @@ impl RunReport {
         counters.cache_bytes_peak = highest(|counters| counters.cache_bytes_peak);
         counters.agent_bytes_peak = highest(|counters| counters.agent_bytes_peak);
         counters.kept_pages_peak = highest(|counters| counters.kept_pages_peak);
+        counters.quarantined_bytes_peak = highest(|counters| counters.quarantined_bytes_peak);
         (counters, fault_ns)
     }
 

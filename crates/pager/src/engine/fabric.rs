@@ -41,6 +41,10 @@ impl<K: Kernel> Pager<K> {
         }
         self.looks.connections_at = net.now + CONNECTIONS_EVERY;
         let turn = net.fabric.turn(net.provider, net.now);
+        let quarantined = net.fabric.quarantine().bytes;
+        self.counters.quarantined_bytes_current = quarantined;
+        self.counters.quarantined_bytes_peak =
+            quarantined.max(self.counters.quarantined_bytes_peak);
         self.follow_fabric(turn, net)
     }
 

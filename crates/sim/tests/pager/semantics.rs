@@ -2,7 +2,7 @@
 
 use super::scene::{START, end, filled, read};
 use legato_base::wire::slot::SLOT_STRIDE;
-use legato_base::{Duration, PageNumber};
+use legato_base::{Bytes, Duration, PageNumber};
 use legato_pager::PageRange;
 use legato_sim::provider::SimNetworkConfig;
 use legato_sim::world::{Operation, Outcome, World, WorldConfig};
@@ -266,6 +266,72 @@ fn m18_a_fetch_that_has_failed_is_decided_when_it_is_quiet() {
     world.write_all(range, |page| page + (5 << 32)).unwrap();
     world.read_all(1, range).unwrap();
     // What is left there ends with it.
+    world.kill_node(0);
+    end(world, &[range]);
+}
+
+/// P-18: the same of write-backs. Until the NIC has done with a frame it is neither written once more nor given
+/// to another page, whether its page has gone back to the program meanwhile or not.
+#[test]
+fn m18_a_write_back_that_has_failed_is_decided_when_it_is_quiet() {
+    let network = SimNetworkConfig {
+        detection_time: None,
+        ..SimNetworkConfig::default()
+    };
+    let config = WorldConfig {
+        network,
+        ..config()
+    };
+    let (mut world, range) = filled(config, 2 * CACHE);
+    world.pass(Duration::from_millis(50)).unwrap();
+    let present = (START..range.end().0).filter(|&page| world.is_present(PageNumber(page)));
+    let changed: Vec<_> = present.collect();
+    let value = |page| page + (7 << 32);
+    let write = |world: &mut World, page| {
+        let operation = Operation::Write(PageNumber(page), value(page));
+        assert_eq!(world.perform(0, operation).unwrap(), Outcome::Done);
+    };
+    for &page in &changed {
+        write(&mut world, page);
+    }
+    world.freeze_node(0);
+    world.allow_lost_pages();
+    // As above.
+    world.delay_completions(Duration::from_millis(10_700), Duration::from_secs(12));
+    let before = world.fabric_counters();
+    world.set_limit(Bytes::pages(CACHE / 2));
+    world.pass(Duration::from_millis(5)).unwrap();
+    let under_way = world.fabric_counters().operations_started - before.operations_started;
+    assert!(under_way > 4, "{under_way}");
+    // Some of their pages are touched again, for which there is room.
+    world.set_limit(Bytes::pages(CACHE));
+    let victims = changed
+        .iter()
+        .filter(|&&page| !world.is_present(PageNumber(page)));
+    let victims: Vec<_> = victims.copied().collect();
+    for &page in victims.iter().step_by(2) {
+        assert_eq!(read(&mut world, 0, page), Outcome::Value(value(page)));
+    }
+    let seen = |world: &World| {
+        let counters = world.fabric_counters();
+        let frames = world.pager().frames_used();
+        let [started, quiet] = [counters.operations_started, counters.operations_quiesced];
+        (started, quiet, frames)
+    };
+    let then = seen(&world);
+    assert_eq!(then.1, before.operations_quiesced);
+    let failed =
+        move |world: &World| world.fabric_counters().operations_failed > before.operations_failed;
+    world.run_until(failed).unwrap();
+    world.pass(Duration::from_millis(100)).unwrap();
+    assert_eq!(seen(&world), then);
+    let quiet = move |world: &World| world.fabric_counters().operations_quiesced > then.1;
+    world.run_until(quiet).unwrap();
+    for &page in &changed {
+        assert_eq!(read(&mut world, 0, page), Outcome::Value(value(page)));
+    }
+    // Completions come at their time again.
+    world.pass(Duration::from_secs(24)).unwrap();
     world.kill_node(0);
     end(world, &[range]);
 }

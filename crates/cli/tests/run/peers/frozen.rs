@@ -1,7 +1,7 @@
 //! A node that is stopped: it neither answers nor dies.
 
 use super::{Client, Whole};
-use crate::harness::{Node, legato};
+use crate::harness::{Node, is_soak, legato};
 use legato_base::wire::node::{NodeReply, NodeRequest};
 use legato_base::{ClientId, Duration};
 use legato_fabric::{Cause, Effect, FabricEvent, Proof, Refused, ResetCause};
@@ -49,6 +49,7 @@ fn f_16_a_frozen_peer_is_suspected_and_given_up_and_nobody_spins() {
     let mut client = Client::new(LIVENESS);
     let connection = client.connect(&node);
     client.status(connection);
+    let stopped = client.now();
     node.signal(Signal::STOP);
     let turns = client.turns;
     let call = client
@@ -57,6 +58,12 @@ fn f_16_a_frozen_peer_is_suspected_and_given_up_and_nobody_spins() {
     client.run_until("suspicion", |client| {
         client.has(|event| matches!(event, FabricEvent::Suspected { .. }))
     });
+    if is_soak() {
+        // Three pings, and a tenth of one to get a processor.
+        let after = client.now().since(stopped);
+        let most = LIVENESS.as_nanos() / 100 * 31;
+        assert!(after.as_nanos() < most, "suspected after {after}");
+    }
     client.run_until("the end of the connection", |client| {
         client.has(|event| matches!(event, FabricEvent::Disconnected { .. }))
     });

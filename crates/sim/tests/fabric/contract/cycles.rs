@@ -1,7 +1,8 @@
 //! Connections that come and go.
 
 use crate::rig::{
-    MILLISECOND, Net, Plan, SECOND, Side, World, answer, config, cycle, life, quiet, times,
+    MILLISECOND, Net, Plan, SECOND, Side, World, answer, assert_heap_stays, config, cycle, life,
+    quiet, times,
 };
 use legato_base::{Duration, Random};
 use legato_fabric::ConnectionId;
@@ -16,15 +17,13 @@ fn held<N: Net>(world: &World<N>) -> [ResourceCounts; 2] {
 }
 
 fn cycles<N: Net>(mut world: World<N>, cycles: u64) {
-    let mut early = None;
-    for number in 0..=cycles {
-        cycle(&mut world, number);
-        if number == 100 {
-            early = Some(held(&world));
-        }
-    }
-    world.run_for(Duration::from_secs(2));
-    assert_eq!(early, Some(held(&world)));
+    (0..=100).for_each(|number| cycle(&mut world, number));
+    let early = held(&world);
+    assert_heap_stays(|| {
+        (101..=cycles).for_each(|number| cycle(&mut world, number));
+        world.run_for(Duration::from_secs(2));
+    });
+    assert_eq!(early, held(&world));
     for side in [&world.left, &world.right] {
         assert_eq!(side.fabric.counters().connections_established, cycles + 1);
     }

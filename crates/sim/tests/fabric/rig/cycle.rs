@@ -5,6 +5,17 @@ use super::net::Net;
 use super::world::World;
 use legato_base::Duration;
 
+/// However many connections there were: of each there is no allocation left, and less than a word in what
+/// has grown.
+pub(crate) fn assert_heap_stays(connections: impl FnOnce()) {
+    let seen = allocation_counter::measure(connections);
+    assert!(seen.count_total > 0);
+    assert!(
+        seen.count_current <= 64 && seen.bytes_current <= 64 << 10,
+        "{seen:?}"
+    );
+}
+
 /// Connect, a call and a write, and an end by either side or by a deadline.
 pub(crate) fn cycle<N: Net>(world: &mut World<N>, number: u64) {
     let (here, there) = world.connect();
@@ -36,6 +47,8 @@ pub(crate) fn cycle<N: Net>(world: &mut World<N>, number: u64) {
     });
     world.left.events.clear();
     world.right.events.clear();
+    world.left.nic.path.private.clear();
+    world.right.nic.path.private.clear();
     // The time-wait state of a connection takes up to a second.
     if number.is_multiple_of(50) {
         world.run_for(Duration::from_secs(2));
