@@ -1,11 +1,11 @@
 //! Peers that ask for a connection: who is accepted, and what the others are told.
 
-use crate::ResetCause;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::event::Buffer;
 use crate::fabric::Fabric;
 use crate::lifecycle::State;
+use crate::{ConnectError, ResetCause};
 use legato_base::Time;
 use legato_base::wire::message::Hello;
 use legato_base::wire::proof::{Asking, Refusal};
@@ -71,7 +71,8 @@ impl<B: Buffer> Fabric<B> {
     }
 
     /// The peer may be a recording of someone who knows the secret. It gets a queue pair for a short
-    /// time, and half of all places are kept for those who have proved more (P-79).
+    /// time, shorter if somebody else wants it, and half of all places are kept for those who have proved
+    /// more (P-79).
     fn accept_unproved(
         &mut self,
         provider: &mut dyn Provider,
@@ -79,19 +80,43 @@ impl<B: Buffer> Fabric<B> {
         private_data: &[u8],
     ) -> Result<(), Option<Refusal>> {
         let unproved_max = (self.shared.config.connections_max as usize / 2).max(1);
-        let unproved = self.unproved();
+        let mut yields = None;
+        if self.unproved().count() >= unproved_max {
+            let oldest = self.unproved().min_by_key(|&(_, until)| until);
+            let timeouts = &self.shared.timeouts;
+            let latest = self.shared.now + (timeouts.proof - timeouts.yielding);
+            yields = oldest.filter(|&(_, until)| until <= latest);
+            if yields.is_none() {
+                return Err(Some(Refusal::Busy));
+            }
+        }
         let Some(prover) = &mut self.shared.prover else {
             return Err(None);
         };
-        if unproved >= unproved_max {
-            return Err(Some(Refusal::Busy));
-        }
         // P-77: refused before there is a queue pair.
         let (handshake, answer) = prover.answer(private_data).map_err(Some)?;
+        if let Some((index, _)) = yields {
+            let error = ConnectError::DeadlineExpired;
+            self.shared.counters.note_unproved(error);
+            self.fail_handshake(provider, index, error);
+        }
         let deadline = self.shared.now + self.shared.timeouts.proof;
         let mut connection = self.open_accepted(provider, 0, deadline)?;
         connection.handshake = handshake;
         self.answer(provider, request, connection, &answer)
+    }
+
+    /// Accepted connections whose peer has not proved itself: their places, and until when they may.
+    fn unproved(&self) -> impl Iterator<Item = (usize, Time)> {
+        self.existing().filter_map(|connection| {
+            let (State::Accepting { deadline } | State::Confirming { deadline }) =
+                &connection.state
+            else {
+                return None;
+            };
+            let unproved = !connection.is_active;
+            unproved.then(|| (connection.id.index as usize, deadline.time()))
+        })
     }
 
     fn open_accepted(

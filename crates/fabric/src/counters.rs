@@ -77,6 +77,8 @@ pub struct FabricCounters {
     pub secrets_unexpected: u64,
     /// Of these: too many others had not proved themselves yet.
     pub secrets_busy: u64,
+    /// Of these: a request that was answered before: a recording.
+    pub secrets_repeated: u64,
     /// Connections whose peer did not confirm in time that it knows the secret, or ended before: a
     /// recording, say.
     pub proofs_missing: u64,
@@ -98,6 +100,7 @@ impl FabricCounters {
             Refusal::Wrong => self.secrets_wrong += 1,
             Refusal::NotExpected => self.secrets_unexpected += 1,
             Refusal::Busy => self.secrets_busy += 1,
+            Refusal::Repeated => self.secrets_repeated += 1,
         }
     }
 

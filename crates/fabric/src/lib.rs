@@ -33,6 +33,7 @@ mod id;
 mod lifecycle;
 mod liveness;
 mod one_sided;
+mod openings;
 mod proof;
 mod receive_pool;
 mod receiving;

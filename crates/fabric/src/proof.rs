@@ -17,6 +17,7 @@ use crate::connection::Connection;
 use crate::event::Buffer;
 use crate::fabric::Fabric;
 use crate::lifecycle::State;
+use crate::openings::Openings;
 use crate::{ConnectError, FabricEvent};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,6 +34,7 @@ use legato_verbs::{MemoryRegion, Provider, QueuePair, QueuePairAttributes, Verbs
 pub(crate) struct Prover {
     keys: Keyring,
     random: SecureRandom,
+    answered: Openings,
 }
 
 /// How far a connection is in proving who is there.
@@ -61,6 +63,9 @@ pub enum ProofError {
     /// As above.
     #[error("too many others are proving to it that they know its secret")]
     Busy,
+    /// As above.
+    #[error("it has answered this very request before")]
+    Repeated,
     #[error("it did not prove that it knows the secret")]
     PeerWrong,
     #[error("it ended the connection before both sides had proved that they know the secret")]
@@ -80,13 +85,18 @@ impl From<Refusal> for ProofError {
             Refusal::Wrong => Self::Wrong,
             Refusal::NotExpected => Self::NotExpected,
             Refusal::Busy => Self::Busy,
+            Refusal::Repeated => Self::Repeated,
         }
     }
 }
 
 impl Prover {
-    pub(crate) const fn new(keys: Keyring, random: SecureRandom) -> Self {
-        Self { keys, random }
+    pub(crate) fn new(keys: Keyring, random: SecureRandom) -> Self {
+        Self {
+            keys,
+            random,
+            answered: Openings::default(),
+        }
     }
 
     /// The private data of a connect.
@@ -122,6 +132,10 @@ impl Prover {
             &mut [0; OPENING_LENGTH],
         );
         let (responder, _) = read.map_err(|_| Refusal::Wrong)?;
+        // P-100: before there is anything else.
+        if !self.answered.note(&asking.opening) {
+            return Err(Refusal::Repeated);
+        }
         let mut opening = [0; OPENING_LENGTH];
         let answered = responder.answer(&[], &mut opening);
         let (_, channel) = answered.map_err(|_| Refusal::Wrong)?;
@@ -234,18 +248,6 @@ impl<B: Buffer> Fabric<B> {
     /// that there are go on.
     pub fn forget_keys(&mut self) {
         self.shared.prover = None;
-    }
-
-    /// Accepted connections whose peer has not proved itself.
-    pub(crate) fn unproved(&self) -> usize {
-        let unproved = |connection: &&Connection<B>| {
-            let early = matches!(
-                connection.state,
-                State::Accepting { .. } | State::Confirming { .. }
-            );
-            early && !connection.is_active
-        };
-        self.existing().filter(unproved).count()
     }
 
     /// The queue pair of a connection that needs a proof is ready.

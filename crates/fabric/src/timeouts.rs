@@ -8,6 +8,7 @@
 //! | silence | L | silence after which the connection is reset |
 //! | handshake | L/2 | an accepted peer's part of connecting |
 //! | proof | L/10 | how long an accepted peer may take to prove that it knows the secret |
+//! | yielding | L/200 | how long it may take in any case, when others wait for its place |
 //! | completion | 11 L/10 | a posted send's way to its completion: a silent peer is found first |
 //! | credits | 11 L/10 | how long late replies may hold all credits |
 //! | drain | L/10 | how long a queue pair in the error state may take to give its requests back |
@@ -28,6 +29,7 @@ pub(crate) struct Timeouts {
     pub(crate) silence: Duration,
     pub(crate) handshake: Duration,
     pub(crate) proof: Duration,
+    pub(crate) yielding: Duration,
     pub(crate) completion: Duration,
     pub(crate) credits: Duration,
     pub(crate) drain: Duration,
@@ -47,6 +49,7 @@ impl Timeouts {
             handshake: part(liveness, 2),
             // P-79: so long a recording has its queue pair.
             proof: part(liveness, 10),
+            yielding: part(liveness, 200),
             completion: sum(liveness, part(liveness, 10)),
             credits: sum(liveness, part(liveness, 10)),
             drain: part(liveness, 10),

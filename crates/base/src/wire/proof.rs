@@ -49,6 +49,8 @@ pub enum Refusal {
     NotExpected,
     /// Too many have not proved themselves yet.
     Busy,
+    /// The same request was answered before.
+    Repeated,
 }
 
 /// Which queue pairs a connection joins, as one side sees it.
@@ -172,6 +174,7 @@ impl Refusal {
                 Self::Wrong => 2,
                 Self::NotExpected => 3,
                 Self::Busy => 4,
+                Self::Repeated => 5,
             }
             .into(),
         };
@@ -189,6 +192,7 @@ impl Refusal {
             2 => Some(Self::Wrong),
             3 => Some(Self::NotExpected),
             4 => Some(Self::Busy),
+            5 => Some(Self::Repeated),
             _ => None,
         }
     }
@@ -314,6 +318,7 @@ mod tests {
             Refusal::Wrong,
             Refusal::NotExpected,
             Refusal::Busy,
+            Refusal::Repeated,
         ] {
             assert_eq!(Refusal::parse(&refusal.to_bytes()), Some(refusal));
         }

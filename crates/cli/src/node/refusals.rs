@@ -8,7 +8,7 @@ use tracing::warn;
 
 /// Between lines about the same reason.
 const INTERVAL: Duration = Duration::from_secs(1);
-const REASONS: usize = 13;
+const REASONS: usize = 14;
 
 /// What was counted for each reason.
 type Counts = [(&'static str, u64); REASONS];
@@ -34,7 +34,8 @@ pub(crate) fn counts(server: &NodeServer, provider: &AnyProvider) -> Counts {
     let named = fabric.secrets_missing
         + fabric.secrets_wrong
         + fabric.secrets_unexpected
-        + fabric.secrets_busy;
+        + fabric.secrets_busy
+        + fabric.secrets_repeated;
     // The node's, whatever the interface: said once.
     let without_memory = match server.interface() {
         0 => server.counters().refused_no_memory,
@@ -50,6 +51,10 @@ pub(crate) fn counts(server: &NodeServer, provider: &AnyProvider) -> Counts {
         (
             "a peer, because too many others are proving themselves",
             fabric.secrets_busy,
+        ),
+        (
+            "a peer that repeats what another has said before: a recording",
+            fabric.secrets_repeated,
         ),
         (
             "a peer that did not confirm in time that it knows the secret",

@@ -32,6 +32,7 @@ mod proxied;
 mod ps;
 mod rdma;
 mod real_programs;
+mod recorded;
 mod redis;
 mod refusals;
 mod secret;

@@ -71,6 +71,7 @@ fn redis_gives_back_what_was_stored_at_second_hand() {
     stores_and_gives_back(
         proxied(&world, system_program("redis-server")),
         sized(24, 8),
+        || {},
     );
     world.expect_clean_end();
 }

@@ -163,7 +163,7 @@ fn redis_has_its_memory_behind_an_rdma_device() {
         ip(&["link", "set", TAP, "up"]);
         guest
     });
-    stores_and_gives_back(server, 8);
+    stores_and_gives_back(server, 8, || {});
     let mut guest = cutter.join().unwrap();
     guest.await_used_bytes("the node is empty", |bytes| bytes == 0);
     guest.end_node();

@@ -14,11 +14,12 @@ const PIPELINE: u64 = 256;
 #[test]
 fn redis_gives_back_what_was_stored() {
     let server = Run::far(system_program("redis-server")).memory_mib(1024);
-    stores_and_gives_back(server, sized(64, 16));
+    stores_and_gives_back(server, sized(64, 16), || {});
 }
 
 /// The server as it is to be run, without its arguments; its values are three times the cache, in a gate twice.
-pub(crate) fn stores_and_gives_back(server: Run, cache_mib: u64) {
+/// In the middle something happens, while it goes on.
+pub(crate) fn stores_and_gives_back(server: Run, cache_mib: u64, happens: impl FnOnce()) {
     let keys = sized(3, 2) * cache_mib * MIB / value_bytes();
     let shuffled = |seed| shuffled(keys, seed);
     let directory = test_directory();
@@ -28,6 +29,7 @@ pub(crate) fn stores_and_gives_back(server: Run, cache_mib: u64) {
     let all: Vec<u64> = (0..keys).collect();
     client.store(&all, 1);
     client.check(&shuffled(1), |_| 1);
+    happens();
     // A third is written anew, and everything read again.
     let third: Vec<u64> = shuffled(2).into_iter().filter(|key| key % 3 == 0).collect();
     client.store(&third, 2);

@@ -12,7 +12,7 @@ use std::process::Command;
 const MTU: u32 = 1500;
 const OF_A_STREAM: &str = "refused a stream without the secret";
 
-fn new_secret(name: &str) -> PathBuf {
+pub(crate) fn new_secret(name: &str) -> PathBuf {
     let file = test_directory().join(name);
     let output = Command::new(legato())
         .args(["secret", "new"])

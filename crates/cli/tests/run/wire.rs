@@ -6,6 +6,7 @@ use crate::harness::{
 use crate::redis::stores_and_gives_back;
 use std::path::Path;
 use std::process::Command;
+use std::thread::{self, Scope};
 use std::time::Duration;
 
 /// As many links have it.
@@ -13,34 +14,59 @@ const MTU: u32 = 1500;
 /// Of data centres.
 const JUMBO_MTU: u32 = 9000;
 
+/// The cable is out for 2 s from now on, while everything else goes on.
+fn cable_is_out<'scope>(scope: &'scope Scope<'scope, '_>, hosts: &'scope Hosts) {
+    hosts.cut_cable();
+    scope.spawn(|| {
+        // What happens meanwhile is that nothing arrives: there is nothing else to wait for.
+        thread::sleep(Duration::from_secs(2));
+        hosts.mend_cable();
+    });
+}
+
+fn wait_for_far_bytes(hosts: &Hosts, address: &str, least: u64) {
+    poll_until("pages are far", PATIENCE, || {
+        hosts.client.status_of(address)["used_bytes"].as_u64() > Some(least)
+    });
+}
+
+/// With the cable out for a while.
 #[test]
 fn numpy_gives_the_same_results_over_udp() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/python/array_work.py");
-    let run = |run: Run| {
+    let start = |run: Run| {
         run.arguments([&script])
             .environment("OPENBLAS_NUM_THREADS", "2")
-            .finish()
-            .expect_code(0)
+            .start()
     };
     let hosts = Hosts::joined(JUMBO_MTU);
     let address = format!("roce://{}", hosts.server.address);
     let node = hosts.server.node("2GiB", &address);
-    let plain = run(Run::plain(python()));
+    let plain = start(Run::plain(python())).finish().expect_code(0);
     let far = Run::far(python()).cache_mib(96).option("--nodes", &address);
-    let far = run(far.on(&hosts.client));
+    let running = start(far.on(&hosts.client));
+    wait_for_far_bytes(&hosts, &address, 96 << 20);
+    let far = thread::scope(|scope| {
+        cable_is_out(scope, &hosts);
+        running.finish().expect_code(0)
+    });
     assert_eq!(far.output(), plain.output());
-    far.expect_far_pages();
+    assert_eq!(far.expect_far_pages().stat("pages_lost"), 0);
     hosts.expect_nothing_left(&address);
     assert!(node.terminate().success());
 }
 
+/// With the cable out while a third of it is stored anew.
 #[test]
 fn redis_gives_back_what_was_stored_over_udp() {
     let hosts = Hosts::joined(MTU);
     let address = format!("roce://{}:4800", hosts.server.address);
     let node = hosts.server.node("1GiB", &address);
     let server = Run::far(system_program("redis-server")).option("--nodes", &address);
-    stores_and_gives_back(server.on(&hosts.client), sized(24, 8));
+    let server = server.on(&hosts.client);
+    thread::scope(|scope| {
+        stores_and_gives_back(server, sized(24, 8), || cable_is_out(scope, &hosts));
+    });
     hosts.expect_nothing_left(&address);
     assert!(node.terminate().success());
 }
@@ -157,14 +183,11 @@ fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
         .option("--nodes", &address)
         .on(&hosts.client)
         .start();
-    poll_until("pages are far", PATIENCE, || {
-        hosts.client.status_of(&address)["used_bytes"].as_u64() > Some(sized(64, 12) << 20)
+    wait_for_far_bytes(&hosts, &address, sized(64, 12) << 20);
+    let run = thread::scope(|scope| {
+        cable_is_out(scope, &hosts);
+        running.finish().expect_code(0).expect_far_pages()
     });
-    hosts.cut_cable();
-    // What happens meanwhile is that nothing arrives: there is nothing else to wait for.
-    std::thread::sleep(Duration::from_secs(2));
-    hosts.mend_cable();
-    let run = running.finish().expect_code(0).expect_far_pages();
     assert_eq!(run.stat("pages_lost"), 0);
     hosts.expect_nothing_left(&address);
     assert!(node.terminate().success());

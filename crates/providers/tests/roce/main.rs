@@ -8,6 +8,7 @@
 mod carrier_rig;
 mod conformance;
 mod endings;
+mod halves;
 mod hostile;
 mod marks;
 #[path = "../netns/mod.rs"]

@@ -7,6 +7,7 @@
 mod contract;
 mod faulty;
 mod operations;
+mod recordings;
 mod regions;
 mod rig;
 mod secret;

@@ -10,7 +10,7 @@ use legato_sim::fault::{PacketEffect, Rule, Span};
 use legato_verbs::{ConnectionEvent, Event, Provider};
 
 /// A world whose sides have these secrets, and with an odd seed share receives among connections.
-fn world(seed: u64, left: Option<u8>, right: Option<u8>) -> World {
+pub(super) fn world(seed: u64, left: Option<u8>, right: Option<u8>) -> World {
     let mut world = World::new(Plan {
         seed,
         config: FabricConfig {
@@ -26,7 +26,7 @@ fn world(seed: u64, left: Option<u8>, right: Option<u8>) -> World {
 }
 
 /// Tries to connect: why it did not come about.
-fn refused(world: &mut World) -> ConnectError {
+pub(super) fn refused(world: &mut World) -> ConnectError {
     let here = world.try_connect(SECOND).unwrap();
     let mut failed = Vec::new();
     world.run_until(|world| {
@@ -45,7 +45,7 @@ fn refused(world: &mut World) -> ConnectError {
 }
 
 /// Nothing is left of anybody.
-fn end(mut world: World) -> (FabricCounters, FabricCounters) {
+pub(super) fn end(mut world: World) -> (FabricCounters, FabricCounters) {
     world.left.end();
     world.right.end();
     (
@@ -55,7 +55,7 @@ fn end(mut world: World) -> (FabricCounters, FabricCounters) {
 }
 
 /// Connects and uses the connection both ways.
-fn works(world: &mut World) {
+pub(super) fn works(world: &mut World) {
     let (here, _) = world.connect();
     world.ask(here, b"a question");
     let left = &mut world.left;
@@ -226,61 +226,6 @@ fn every_changed_byte_of_a_confirmation_is_noticed() {
     }
 }
 
-// P-79
-#[test]
-fn a_recording_gets_a_queue_pair_for_a_short_time_and_nothing_else() {
-    let mut world = world(6, Some(1), Some(1));
-    works(&mut world);
-    let asked = world.right.nic.path.private[0].clone();
-    let confirmed = world.left.nic.path.confirmations[0].clone();
-    let idle = world.right.nic.resource_counts();
-    // The connect alone, and with the confirmation that went with it.
-    for says in [None, Some(confirmed)] {
-        let mut peer = RawPeer::connect(&world, &asked, 4);
-        world.run_for(Duration::from_millis(10));
-        assert_eq!(world.right.nic.resource_counts().queue_pairs, 1);
-        let silent = says.is_none();
-        if let Some(says) = says {
-            peer.send(&says);
-        }
-        world.run_for(Duration::from_secs(2));
-        assert_eq!(world.right.accepted(), []);
-        assert_eq!(world.right.nic.resource_counts(), idle);
-        let counters = world.right.fabric.counters();
-        let expected = if silent { (1, 0) } else { (1, 1) };
-        assert_eq!((counters.proofs_missing, counters.proofs_wrong), expected);
-        peer.end();
-    }
-    works(&mut world);
-    end(world);
-}
-
-// P-79
-#[test]
-fn recordings_take_half_of_all_places_and_no_more() {
-    let mut world = world(7, Some(1), Some(1));
-    works(&mut world);
-    let asked = world.right.nic.path.private[0].clone();
-    let peers: Vec<_> = (0..6)
-        .map(|_| {
-            let peer = RawPeer::connect(&world, &asked, 1);
-            world.run_for(Duration::from_millis(10));
-            peer
-        })
-        .collect();
-    assert_eq!(world.right.nic.resource_counts().queue_pairs, 4);
-    assert_eq!(world.right.fabric.counters().secrets_busy, 2);
-    let busy = refused(&mut world);
-    assert_eq!(busy, ConnectError::Proof(ProofError::Busy));
-    // Their time is over by now.
-    assert_eq!(world.right.fabric.counters().proofs_missing, 4);
-    works(&mut world);
-    for peer in peers {
-        peer.end();
-    }
-    end(world);
-}
-
 // P-80
 #[test]
 fn somebody_in_between_who_joins_other_queue_pairs_is_noticed() {
@@ -319,35 +264,6 @@ fn packets_that_are_lost_late_or_out_of_order_do_no_harm() {
         }
         end(world);
     }
-}
-
-// P-78
-#[test]
-fn nothing_is_heard_from_a_peer_before_its_confirmation() {
-    let mut world = world(8, Some(1), Some(1));
-    works(&mut world);
-    let asked = world.right.nic.path.private[0].clone();
-    let mut peer = RawPeer::connect(&world, &asked, 4);
-    world.run_for(Duration::from_millis(10));
-    // A request of the protocol without a secret.
-    let header = legato_base::wire::message::MessageHeader {
-        kind: legato_base::wire::message::MessageKind::Request,
-        call: 1,
-        length: 4,
-        time_left: legato_base::wire::message::TimeLeft::UNBOUNDED,
-        epoch: 1,
-    };
-    let mut bytes = header.to_bytes().to_vec();
-    bytes.extend(b"body");
-    peer.send(&bytes);
-    world.run_for(SECOND);
-    assert_eq!(world.right.requests(), []);
-    assert_eq!(world.right.accepted(), []);
-    // That of the connection before.
-    assert_eq!(world.right.fabric.counters().requests_received, 1);
-    assert_eq!(world.right.fabric.counters().proofs_wrong, 1);
-    peer.end();
-    end(world);
 }
 
 #[test]

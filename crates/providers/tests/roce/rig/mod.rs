@@ -10,7 +10,7 @@ use legato_providers::roce::carrier::Options;
 use legato_verbs::{
     AccessFlags, Address, Completion, CompletionQueue, ConnectionEvent, Event, Listener,
     MemoryRegion, ProtectionDomain, Provider, QueuePair, QueuePairCapabilities, QueuePairInit,
-    ReceiveRequest, RemoteAddress, SendFlags, SendOperation, SendRequest, WorkRequestId,
+    ReceiveRequest, Receives, RemoteAddress, SendFlags, SendOperation, SendRequest, WorkRequestId,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) provider: RoceProvider,
     pub(crate) domain: ProtectionDomain,
     pub(crate) queue: CompletionQueue,
+    /// Of the queue pairs that are made next.
+    pub(crate) receives: Receives,
     pub(crate) region: MemoryRegion,
     pub(crate) private: MemoryRegion,
     pub(crate) events: Vec<Event>,
@@ -44,6 +46,7 @@ impl Node {
             provider,
             domain,
             queue,
+            receives: Receives::Own,
             events: Vec::new(),
             done: Vec::new(),
         }
@@ -55,7 +58,10 @@ impl Node {
             receive_requests_max: REQUESTS,
             entries_max: 2,
         };
-        let init = QueuePairInit::new(self.domain, self.queue, capabilities);
+        let init = QueuePairInit {
+            receives: self.receives,
+            ..QueuePairInit::new(self.domain, self.queue, capabilities)
+        };
         let queue_pair = self.provider.create_queue_pair(&init).unwrap();
         self.provider.modify_to_init(queue_pair).unwrap();
         queue_pair
