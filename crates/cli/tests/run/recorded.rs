@@ -20,12 +20,9 @@ struct Datagram {
 impl Datagram {
     /// None if an IP packet is none.
     fn parse(packet: &[u8]) -> Option<Self> {
-        let address = |at: usize| {
-            Some(Ipv4Addr::from(
-                <[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?,
-            ))
-        };
-        let port = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
+        let bytes = |at: usize| packet.get(at..)?.first_chunk::<4>();
+        let address = |at| bytes(at).copied().map(Ipv4Addr::from);
+        let port = |at| bytes(at).map(|b| u16::from(b[0]) << 8 | u16::from(b[1]));
         // Version 4 and no options; UDP (RFC 791).
         (packet.first() == Some(&0x45) && packet.get(9) == Some(&17)).then_some(())?;
         Some(Self {
