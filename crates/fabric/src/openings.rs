@@ -19,7 +19,7 @@ pub(crate) struct Openings {
 }
 
 impl Openings {
-    /// False if it was answered before.
+    /// False if it was answered before (P-100).
     pub(crate) fn note(&mut self, opening: &Opening) -> bool {
         if !self.known.insert(*opening) {
             return false;
@@ -44,6 +44,7 @@ mod tests {
         opening
     }
 
+    // P-100
     #[test]
     fn the_last_ones_are_remembered_and_no_more() {
         let mut openings = Openings::default();
