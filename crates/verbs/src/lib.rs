@@ -23,6 +23,7 @@ mod event;
 mod handle;
 mod memory;
 mod number;
+pub mod private_data;
 mod provider;
 mod queue_pair;
 mod request;

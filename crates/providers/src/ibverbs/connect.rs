@@ -13,7 +13,7 @@ use core::net::SocketAddr;
 use legato_base::Duration;
 use legato_verbs::{
     Address, ConnectionEvent, Event, PRIVATE_DATA_MAX, QueuePair, QueuePairState, Receives,
-    RejectReason, RnrTimer, UnreachableReason, VerbsError,
+    RejectReason, RnrTimer, UnreachableReason, VerbsError, private_data,
 };
 use rustix::io::Errno;
 
@@ -33,38 +33,12 @@ const RESOLVE_MS: c_int = 2000;
 /// From the call to the end, whatever it is: longer than both resolutions and one repetition of a
 /// request (4.6 s), and far shorter than the kernel's own 74 s.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests come from a port that says how much private data there is, which no message does: from
-/// this one on, as those of `legato-transport`.
-const SOURCE_PORT: u16 = 0xC000;
-
 /// A connection that this side asks for.
 #[derive(Debug)]
 pub(super) struct Connecting {
     pub(super) id: Owned<RdmaCmId>,
     private_data: Vec<u8>,
     pub(super) deadline: Deadline,
-}
-
-/// Private data with its length in front: no message says it.
-pub(super) fn counted(data: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + data.len());
-    bytes.push(data.len() as u8);
-    bytes.extend_from_slice(data);
-    bytes
-}
-
-/// The reverse.
-fn uncounted(bytes: &[u8]) -> Vec<u8> {
-    match bytes.split_first() {
-        Some((&length, rest)) => rest.get(..usize::from(length)).unwrap_or(rest).to_vec(),
-        None => Vec::new(),
-    }
-}
-
-/// The private data of a request that came from a port.
-pub(super) fn asked_with(bytes: &[u8], source_port: u16) -> Vec<u8> {
-    let length = usize::from(source_port.saturating_sub(SOURCE_PORT));
-    bytes.get(..length).unwrap_or(bytes).to_vec()
 }
 
 impl IbverbsProvider {
@@ -109,7 +83,7 @@ impl IbverbsProvider {
     ) -> Result<(), VerbsError> {
         self.may_connect(queue_pair, data)?;
         let mut peer = SocketAddress::from(self.place_of(address)?);
-        let port = SOURCE_PORT + data.len() as u16;
+        let port = private_data::source_port(data.len());
         let mut own = SocketAddress::from(SocketAddr::new(self.device.opened.ip, port));
         let id = self.new_id()?;
         let functions = &self.base.functions;
@@ -287,7 +261,7 @@ impl IbverbsProvider {
         };
         self.raise(ConnectionEvent::Established {
             queue_pair,
-            private_data: uncounted(&said.private_data),
+            private_data: private_data::answered(&said.private_data),
         });
     }
 
@@ -313,7 +287,7 @@ impl IbverbsProvider {
             self.raise(ConnectionEvent::Rejected {
                 queue_pair,
                 reason: reason_of(said.status),
-                private_data: uncounted(&said.private_data),
+                private_data: private_data::answered(&said.private_data),
             });
             self.raise(ConnectionEvent::TimeWaitExit { queue_pair });
         }

@@ -2,7 +2,6 @@
 
 use super::IbverbsProvider;
 use super::abi::{RdmaCmId, SocketAddress, cm_event};
-use super::connect::{asked_with, counted};
 use super::create::{limit, unknown};
 use super::identifier::{Owner, Said};
 use super::objects::{Owned, check};
@@ -11,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use core::net::SocketAddr;
 use legato_verbs::{
     Address, ConnectionEvent, ConnectionRequest, Listener, PRIVATE_DATA_MAX, QueuePair,
-    QueuePairState, Receives, VerbsError,
+    QueuePairState, Receives, VerbsError, private_data,
 };
 use rustix::io::Errno;
 
@@ -32,6 +31,8 @@ pub(super) struct Request {
     listener: Listener,
     /// READs that the peer may have under way here, and this side there, at most.
     reads: [u8; 2],
+    /// That of the peer's address.
+    source_port: u16,
 }
 
 impl IbverbsProvider {
@@ -107,12 +108,13 @@ impl IbverbsProvider {
                 said.responder_resources.min(responder),
                 said.initiator_depth.min(initiator),
             ],
+            source_port,
         });
         self.owners.insert(address, Owner::Request(request));
         self.raise(ConnectionEvent::Requested {
             listener,
             request,
-            private_data: asked_with(&said.private_data, source_port),
+            private_data: private_data::asked(&said.private_data, source_port),
         });
     }
 
@@ -133,7 +135,7 @@ impl IbverbsProvider {
         data: &[u8],
     ) -> Result<(), VerbsError> {
         let found = self.requests.get(request).ok_or_else(|| unknown(request))?;
-        let (id, reads) = (found.id.as_ptr(), found.reads);
+        let (id, reads, source_port) = (found.id.as_ptr(), found.reads, found.source_port);
         self.may_connect(queue_pair, data)?;
         let made = self.make_ready(queue_pair, id, Some(reads));
         if let Err(error) = made {
@@ -151,7 +153,7 @@ impl IbverbsProvider {
                 other => other,
             });
         }
-        let data = counted(data);
+        let data = private_data::answer(data, source_port);
         let Some(pair) = self.queue_pairs.get(queue_pair) else {
             return Err(unknown(queue_pair));
         };
@@ -188,7 +190,7 @@ impl IbverbsProvider {
     fn send_away(&mut self, request: ConnectionRequest, data: &[u8]) -> Result<(), VerbsError> {
         let found = self.requests.remove(request);
         let found = found.ok_or_else(|| unknown(request))?;
-        let data = counted(data);
+        let data = private_data::answer(data, found.source_port);
         // SAFETY: the identifier is alive; the private data lives until the call returns.
         let said = unsafe {
             (self.base.functions.rdma_reject)(

@@ -28,6 +28,7 @@ mod raw_packets;
 #[cfg(feature = "ibverbs")]
 mod raw_peer;
 mod refusals;
+mod rejects;
 #[cfg(feature = "ibverbs")]
 mod returned;
 mod rig;

@@ -4,7 +4,7 @@ use super::objects::{NO_QUEUE_PAIR, limit};
 use super::policy::Configuration;
 use super::queue_pair::{Link, Stage};
 use super::surroundings::Surroundings;
-use super::{ChannelAdapter, Owner};
+use super::{ChannelAdapter, Owner, Waiting};
 use crate::cm::{
     AcceptParameters, Bits, ConnectParameters, ConnectRequest, Gid, IpAddresses, IpHeader,
     IpPrivateData, PrivateData, RejectParameters, RejectReason, ServiceId, TimeoutCode,
@@ -15,28 +15,14 @@ use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use legato_verbs::{
     AddressVector, ConnectionRequest, Listener, PRIVATE_DATA_MAX, QueuePair, QueuePairAttributes,
-    QueuePairState, RetryCount, VerbsError,
+    QueuePairState, RetryCount, VerbsError, private_data,
 };
 
 const NO_REQUEST: VerbsError = VerbsError::UnknownHandle("connection request");
-/// Requests come from a port that says how much private data there is, which no message does; a
-/// port from here on, as those are of which programs do not choose.
-pub(super) const SOURCE_PORT: u16 = 0xC000;
-
-/// Private data with its length in front: no message says it.
-fn counted<const ROOM: usize>(data: &[u8]) -> PrivateData<ROOM> {
-    let mut bytes = Vec::with_capacity(1 + data.len());
-    bytes.push(data.len() as u8);
-    bytes.extend_from_slice(data);
+/// Private data that says how long it is.
+fn answer<const ROOM: usize>(data: &[u8], asked: &Waiting) -> PrivateData<ROOM> {
+    let bytes = private_data::answer(data, asked.source_port);
     PrivateData::from_slice(&bytes).unwrap_or_default()
-}
-
-/// The reverse.
-pub(super) fn uncounted(bytes: &[u8]) -> Vec<u8> {
-    match bytes.split_first() {
-        Some((&length, rest)) => rest.get(..usize::from(length)).unwrap_or(rest).to_vec(),
-        None => Vec::new(),
-    }
 }
 
 /// What both sides of a connection give their queue pairs.
@@ -233,13 +219,7 @@ impl ChannelAdapter {
         Ok(())
     }
 
-    fn ask(
-        &self,
-        name: QueuePair,
-        target: Target,
-        private_data: &[u8],
-        link: &Link,
-    ) -> ConnectParameters {
+    fn ask(&self, name: QueuePair, target: Target, data: &[u8], link: &Link) -> ConnectParameters {
         let config = &self.configuration;
         let (number, shared) = self
             .record(name)
@@ -247,10 +227,10 @@ impl ChannelAdapter {
                 (record.engine.number(), record.context.is_shared())
             });
         let header = IpHeader {
-            source_port: SOURCE_PORT + private_data.len() as u16,
+            source_port: private_data::source_port(data.len()),
             addresses: addresses(config.port.gid, target.gid),
         };
-        let data = IpPrivateData::from_slice(private_data).unwrap_or_default();
+        let data = IpPrivateData::from_slice(data).unwrap_or_default();
         ConnectParameters {
             peer: target.gid,
             service: target.service,
@@ -279,14 +259,14 @@ impl ChannelAdapter {
         surroundings: &mut impl Surroundings,
         request: ConnectionRequest,
         name: QueuePair,
-        private_data: &[u8],
+        data: &[u8],
     ) -> Result<(), VerbsError> {
         self.check_present()?;
         let waiting = self.requests.get(request_handle(request));
         if waiting.is_none() {
             return Err(NO_REQUEST);
         }
-        self.may_connect(name, private_data)?;
+        self.may_connect(name, data)?;
         let waiting = self.requests.remove(request_handle(request));
         let waiting = waiting.ok_or(NO_REQUEST)?;
         let receive_sequence = self.new_sequence();
@@ -310,7 +290,7 @@ impl ChannelAdapter {
             target_ack_delay: TimeoutCode::new(0),
             rnr_retry_count: Bits::new(u32::from(rnr_retry)),
             shared_receive_queue: shared,
-            private_data: counted(private_data),
+            private_data: answer(data, &waiting),
         };
         let id = waiting.connection;
         self.connections.insert(id, Owner::QueuePair(name));
@@ -338,14 +318,14 @@ impl ChannelAdapter {
         &mut self,
         surroundings: &mut impl Surroundings,
         request: ConnectionRequest,
-        private_data: &[u8],
+        data: &[u8],
     ) -> Result<(), VerbsError> {
-        let length = private_data.len() as u64;
+        let length = data.len() as u64;
         limit("private data", length, PRIVATE_DATA_MAX as u64)?;
         let waiting = self.requests.remove(request_handle(request));
         let waiting = waiting.ok_or(NO_REQUEST)?;
         let parameters = RejectParameters {
-            private_data: counted(private_data),
+            private_data: answer(data, &waiting),
             ..RejectParameters::new(RejectReason::CONSUMER)
         };
         let now = surroundings.now();
@@ -359,21 +339,5 @@ const fn request_handle(request: ConnectionRequest) -> Handle {
     Handle {
         index: request.index,
         generation: request.generation,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::vec;
-
-    #[test]
-    fn private_data_keeps_its_length() {
-        for length in [0, 1, PRIVATE_DATA_MAX] {
-            let data = vec![7; length];
-            assert_eq!(uncounted(counted::<148>(&data).as_bytes()), data);
-            assert_eq!(uncounted(counted::<196>(&data).as_bytes()), data);
-        }
-        assert_eq!(uncounted(&[200, 1]), [1]);
     }
 }

@@ -2,7 +2,7 @@
 //! the wire, and when it wants to be called.
 
 use super::alarms::Alarm;
-use super::connections::{Agreed, SOURCE_PORT, uncounted};
+use super::connections::Agreed;
 use super::endings::reason_of;
 use super::queue_pair::Stage;
 use super::surroundings::{Flow, Surroundings};
@@ -16,7 +16,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use legato_base::Time;
 use legato_verbs::{
-    ConnectionEvent, ConnectionRequest, Event, Listener, QueuePair, QueuePairState,
+    ConnectionEvent, ConnectionRequest, Event, Listener, QueuePair, QueuePairState, private_data,
 };
 
 impl ChannelAdapter {
@@ -78,7 +78,7 @@ impl ChannelAdapter {
                 private_data,
                 ..
             } => {
-                let data = uncounted(private_data.as_bytes());
+                let data = private_data::answered(private_data.as_bytes());
                 self.ended(surroundings, connection, |queue_pair| {
                     ConnectionEvent::Rejected {
                         queue_pair,
@@ -140,13 +140,12 @@ impl ChannelAdapter {
                 .reject(connection, &parameters, surroundings.now());
             return;
         };
-        let length = usize::from(header.source_port.saturating_sub(SOURCE_PORT));
-        let bytes = data.as_bytes();
-        let private_data = bytes.get(..length).unwrap_or(bytes).to_vec();
+        let private_data = private_data::asked(data.as_bytes(), header.source_port);
         let waiting = Waiting {
             listener,
             connection,
             peer,
+            source_port: header.source_port,
             request,
         };
         if let Some(Handle { index, generation }) = self.requests.insert(waiting) {
@@ -196,7 +195,7 @@ impl ChannelAdapter {
             engine.modify(QueuePairState::ReadyToReceive, &to_receive, host)?;
             engine.modify(QueuePairState::ReadyToSend, &to_send, host)
         });
-        let data = uncounted(reply.private_data.as_bytes());
+        let data = private_data::answered(reply.private_data.as_bytes());
         self.announce_established(surroundings, name, data);
     }
 

@@ -128,6 +128,8 @@ struct Waiting {
     listener: Listener,
     connection: ConnectionId,
     peer: Gid,
+    /// That of the peer's IP address, in the request.
+    source_port: u16,
     request: Box<ConnectRequest>,
 }
 
