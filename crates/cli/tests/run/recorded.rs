@@ -1,7 +1,7 @@
 //! Somebody listens to what a client says to a node that has a secret, and says it again.
 
-use crate::harness::{Node, PATIENCE, SECRET_VARIABLE, legato, poll_until, status_of};
-use crate::secret::new_secret;
+use crate::harness::{Node, PATIENCE, legato, poll_until, status_of};
+use crate::secret::{new_secret, with_secret};
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
 use rustix::net::{self, AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -67,14 +67,10 @@ fn a_recorded_request_is_refused_and_logged_and_harms_nobody() {
     let secret = new_secret("recorded");
     let host = Ipv4Addr::from(0x7F4F_0000 | std::process::id() & 0xFFFF);
     let address = format!("roce://{host}:{PORT}");
-    let with_secret = || {
-        let mut command = Command::new(legato());
-        command.env(SECRET_VARIABLE, &secret);
-        command
-    };
-    let node = Node::start_by(with_secret(), "64MiB", &address);
+    let member = || with_secret(Command::new(legato()), &secret);
+    let node = Node::start_by(member(), "64MiB", &address);
     let listener = Listener::new();
-    assert_eq!(status_of(with_secret(), &address)["clients"], 0);
+    assert_eq!(status_of(member(), &address)["clients"], 0);
     let heard = listener.requests(SocketAddrV4::new(host, PORT));
     let request = heard.first().expect("a client asks to be connected");
     let from = UdpSocket::bind(request.from).unwrap();
@@ -83,9 +79,9 @@ fn a_recorded_request_is_refused_and_logged_and_harms_nobody() {
     // Until nothing is known any more of the connection that it was for.
     poll_until("the node refuses it", PATIENCE, || {
         from.send_to(&request.payload, request.to).unwrap();
-        status_of(with_secret(), &address)["peers_refused"] != 0
+        status_of(member(), &address)["peers_refused"] != 0
     });
     node.wait_for_log("refused a peer that repeats");
-    assert_eq!(status_of(with_secret(), &address)["clients"], 0);
+    assert_eq!(status_of(member(), &address)["clients"], 0);
     assert!(node.terminate().success());
 }

@@ -27,7 +27,7 @@ pub(crate) fn new_secret(name: &str) -> PathBuf {
     file
 }
 
-fn with_secret(mut command: Command, file: &Path) -> Command {
+pub(crate) fn with_secret(mut command: Command, file: &Path) -> Command {
     command.env(SECRET_VARIABLE, file);
     command
 }

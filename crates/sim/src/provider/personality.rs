@@ -224,6 +224,15 @@ impl Personality {
         ..Self::IDEAL
     };
 
+    /// The same, and whatever it has to tell comes once and in time.
+    #[must_use]
+    pub const fn attentive(self) -> Self {
+        Self {
+            careless: None,
+            ..self
+        }
+    }
+
     /// All but the careless one: for who counts what comes, or waits for it.
     pub const ATTENTIVE: [Self; 7] = [
         Self::IDEAL,

@@ -16,6 +16,18 @@ fn config() -> WorldConfig {
     }
 }
 
+/// Nobody is told that a machine stands still.
+fn undetected() -> WorldConfig {
+    let network = SimNetworkConfig {
+        detection_time: None,
+        ..SimNetworkConfig::default()
+    };
+    WorldConfig {
+        network,
+        ..config()
+    }
+}
+
 fn fork(world: &mut World) -> usize {
     let Outcome::Child(child) = world.perform(0, Operation::Fork).unwrap() else {
         panic!("fork makes a child");
@@ -218,16 +230,7 @@ fn m18_fetches_and_write_backs_in_flight_end_with_their_range() {
 /// done with its frame later: until then nobody is told, and afterwards the frame serves others.
 #[test]
 fn m18_a_fetch_that_has_failed_is_decided_when_it_is_quiet() {
-    // Nobody is told that a machine stands still.
-    let network = SimNetworkConfig {
-        detection_time: None,
-        ..SimNetworkConfig::default()
-    };
-    let config = WorldConfig {
-        network,
-        ..config()
-    };
-    let (mut world, range) = filled(config, 6 * CACHE);
+    let (mut world, range) = filled(undetected(), 6 * CACHE);
     world.pass(Duration::from_millis(50)).unwrap();
     world.freeze_node(0);
     world.allow_lost_pages();
@@ -274,15 +277,7 @@ fn m18_a_fetch_that_has_failed_is_decided_when_it_is_quiet() {
 /// to another page, whether its page has gone back to the program meanwhile or not.
 #[test]
 fn m18_a_write_back_that_has_failed_is_decided_when_it_is_quiet() {
-    let network = SimNetworkConfig {
-        detection_time: None,
-        ..SimNetworkConfig::default()
-    };
-    let config = WorldConfig {
-        network,
-        ..config()
-    };
-    let (mut world, range) = filled(config, 2 * CACHE);
+    let (mut world, range) = filled(undetected(), 2 * CACHE);
     world.pass(Duration::from_millis(50)).unwrap();
     let present = (START..range.end().0).filter(|&page| world.is_present(PageNumber(page)));
     let changed: Vec<_> = present.collect();

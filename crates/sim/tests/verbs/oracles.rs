@@ -16,10 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A READ of a dead peer is given back, and its buffer is watched.
 fn read_given_back(personality: Personality) -> (Bench, WatchId) {
-    let mut bench = Bench::alone(Setup::new(Personality {
-        careless: None,
-        ..personality
-    }));
+    let mut bench = Bench::alone(Setup::new(personality.attentive()));
     let target = bench.right.at(0);
     bench.left.post(1, SendOperation::RdmaRead(target), 64);
     let (_, came) = bench.time_of_completion();

@@ -24,10 +24,7 @@ fn asks(
     of: Events,
     effect: EventEffect,
 ) -> (World<SimNetwork>, ConnectionId) {
-    let mut world = World::new(Plan::both(Personality {
-        careless: None,
-        ..personality
-    }));
+    let mut world = World::new(Plan::both(personality.attentive()));
     let machine = world.network.machine_number(machine).unwrap();
     let rule = Rule::new(Frequency::First(1), Effect::Event { of, effect });
     let rule = rule.within(Scope::Machine(machine));

@@ -85,10 +85,7 @@ pub(crate) fn given_up<N: Net>(mut world: World<N>, steps: u32, watch: &Watch) {
 #[test]
 fn l_26_v_36_given_up_at_every_step() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         for steps in 0..30 {
             given_up(World::new(Plan::both(personality)), steps, &CLOSE);
         }

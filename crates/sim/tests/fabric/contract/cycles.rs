@@ -1,8 +1,7 @@
 //! Connections that come and go.
 
 use crate::rig::{
-    MILLISECOND, Net, Plan, SECOND, Side, World, answer, assert_heap_stays, config, cycle, life,
-    quiet, times,
+    MILLISECOND, Net, Plan, SECOND, Side, World, answer, config, cycles, life, quiet, times,
 };
 use legato_base::{Duration, Random};
 use legato_fabric::ConnectionId;
@@ -16,35 +15,23 @@ fn held<N: Net>(world: &World<N>) -> [ResourceCounts; 2] {
     ]
 }
 
-fn cycles<N: Net>(mut world: World<N>, cycles: u64) {
-    (0..=100).for_each(|number| cycle(&mut world, number));
-    let early = held(&world);
-    assert_heap_stays(|| {
-        (101..=cycles).for_each(|number| cycle(&mut world, number));
-        world.run_for(Duration::from_secs(2));
-    });
-    assert_eq!(early, held(&world));
-    for side in [&world.left, &world.right] {
-        assert_eq!(side.fabric.counters().connections_established, cycles + 1);
-    }
-    world.left.end();
-    world.right.end();
-}
-
 #[test]
 fn v_24_ten_thousand_cycles_of_connections_leave_nothing() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         // The full number on one of them; the others differ in how they end, not in how much.
         let number = match personality.name {
             "ideal" => 10_000,
             _ => 300,
         };
         let number = times("LEGATO_CYCLES", number);
-        cycles(World::new(Plan::both(personality)), number);
+        let mut world = World::new(Plan::both(personality));
+        cycles(&mut world, number, held);
+        for side in [&world.left, &world.right] {
+            assert_eq!(side.fabric.counters().connections_established, number);
+        }
+        world.left.end();
+        world.right.end();
     }
 }
 

@@ -224,10 +224,7 @@ pub(crate) fn stands_still<N: Net>(mut world: World<N>, name: &str, expected: Re
 #[test]
 fn v_26_a_peer_that_stands_still() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         let world = World::new(Plan::both(personality));
         stands_still(world, personality.name, ResetCause::PeerSilent);
     }
@@ -276,10 +273,7 @@ fn suspicions<N: Net>(world: &mut World<N>) -> Vec<(ConnectionId, bool)> {
 #[test]
 fn f_16_a_peer_that_stands_still_is_suspected_and_heard_again() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         comes_back(World::new(Plan::both(personality)), personality.name);
     }
     comes_back(World::shm(config()), "shm");

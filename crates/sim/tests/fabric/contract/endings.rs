@@ -110,10 +110,7 @@ fn at_step(personality: Personality, failure: Failure, steps: u32) -> bool {
 #[test]
 fn f_06_one_outcome_whatever_fails_at_whatever_step() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         for failure in FAILURES {
             let mut early = 0;
             for steps in 0..60 {
@@ -195,10 +192,7 @@ fn l_45_destroyed_after_the_drain_and_nothing_starts_in_between() {
 #[test]
 fn f_15_a_connection_in_error_is_not_chosen() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         let mut plan = Plan::both(personality);
         plan.config.first_generation = (1 << 28) - 500;
         let mut world = World::new(plan);
@@ -232,10 +226,7 @@ fn f_15_a_connection_in_error_is_not_chosen() {
 #[test]
 fn f_15_no_request_goes_to_another_server() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         let mut plan = Plan::both(personality);
         plan.config.first_generation = (1 << 28) - 40;
         let mut world = World::new(plan);
@@ -339,10 +330,7 @@ fn run_both(world: &mut World<SimNetwork>, third: &mut Side) {
 #[test]
 fn l_33_a_peer_that_returns_has_closed_its_old_connections() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         let mut world = World::new(Plan {
             network: quiet(),
             ..Plan::both(personality)

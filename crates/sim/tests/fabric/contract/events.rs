@@ -124,10 +124,7 @@ fn world_at(stage: Stage, plan: Plan) -> (World<SimNetwork>, ConnectionId) {
 fn plans() -> Vec<Plan> {
     let mut plans = Vec::new();
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         for shared_receives in [None, Some(60)] {
             let mut plan = Plan::both(personality);
             plan.config.shared_receives = shared_receives;

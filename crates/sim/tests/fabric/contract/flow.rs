@@ -123,10 +123,7 @@ fn never_answers<N: Net>(mut world: World<N>, name: &str) {
 #[test]
 fn f_22_credits_that_nobody_gives_back() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         never_answers(World::new(Plan::both(personality)), personality.name);
     }
     never_answers(World::shm(config()), "shm");
@@ -182,10 +179,7 @@ fn rounds<N: Net>(
 #[test]
 fn f_08_many_queue_pairs_complete_at_once_into_one_queue() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         let mut world = World::new(Plan {
             config: crowd(),
             ..Plan::both(personality)
@@ -254,10 +248,7 @@ fn one_bad_of_many_everywhere(config: FabricConfig) {
     for personality in Personality::ALL {
         let [calm, rough] = one_bad_of_many(World::new(Plan {
             config,
-            ..Plan::both(Personality {
-                careless: None,
-                ..personality
-            })
+            ..Plan::both(personality.attentive())
         }));
         assert!(rough < calm + calm, "{}: {rough} {calm}", personality.name);
     }
@@ -337,10 +328,7 @@ fn v_33_full_queues_drain() {
     const LONG: Duration = Duration::from_secs(8);
     for personality in Personality::ALL {
         let name = personality.name;
-        let mut world = World::new(Plan::both(Personality {
-            careless: None,
-            ..personality
-        }));
+        let mut world = World::new(Plan::both(personality.attentive()));
         let (here, there) = world.connect();
         let later = CompletionEffect::Delay(Span::exactly(LONG));
         let rule = completions_of_left(&world, WorkQueue::Send, Frequency::Always, later);

@@ -25,10 +25,7 @@ fn l_19_a_reply_before_and_after_its_requests_completion() {
     for personality in Personality::ALL {
         for sends_late in [false, true] {
             for ends in [false, true] {
-                let mut world = World::new(Plan::both(Personality {
-                    careless: None,
-                    ..personality
-                }));
+                let mut world = World::new(Plan::both(personality.attentive()));
                 let (here, _) = world.connect();
                 let queue = match sends_late {
                     true => WorkQueue::Send,
@@ -73,10 +70,7 @@ fn l_19_a_reply_before_and_after_its_requests_completion() {
 #[test]
 fn l_21_completions_of_an_earlier_connection_mean_nothing() {
     for personality in Personality::ALL {
-        let mut world = World::new(Plan::both(Personality {
-            careless: None,
-            ..personality
-        }));
+        let mut world = World::new(Plan::both(personality.attentive()));
         let again = CompletionEffect::Stale(Span::exactly(Duration::from_millis(2)));
         for queue in [WorkQueue::Send, WorkQueue::Receive] {
             let rule = completions_of_left(&world, queue, Frequency::EveryNth(3), again);
@@ -116,10 +110,7 @@ fn l_21_completions_of_an_earlier_connection_mean_nothing() {
 #[test]
 fn l_20_a_completion_that_comes_again_is_not_its_successors() {
     for personality in Personality::ALL {
-        let mut world = World::new(Plan::both(Personality {
-            careless: None,
-            ..personality
-        }));
+        let mut world = World::new(Plan::both(personality.attentive()));
         let (here, _) = world.connect();
         let again = CompletionEffect::Stale(Span::exactly(MILLISECOND));
         for round in 0..8 {
@@ -233,10 +224,7 @@ fn l_23_a_completion_that_is_lost_for_ever() {
 #[test]
 fn l_23_completions_of_messages_that_are_lost_for_ever() {
     for personality in Personality::ALL {
-        let mut world = World::new(Plan::both(Personality {
-            careless: None,
-            ..personality
-        }));
+        let mut world = World::new(Plan::both(personality.attentive()));
         let (here, _) = world.connect();
         let lose = CompletionEffect::Lose;
         let rule = completions_of_left(&world, WorkQueue::Send, Frequency::Always, lose);
@@ -263,10 +251,7 @@ fn l_34_what_came_back_well_before_the_peers_end_is_well() {
     for personality in Personality::ALL {
         let mut world = World::new(Plan {
             network: quiet(),
-            ..Plan::both(Personality {
-                careless: None,
-                ..personality
-            })
+            ..Plan::both(personality.attentive())
         });
         let (here, _) = world.connect();
         let done = world.write(here, 1, SECOND).unwrap();

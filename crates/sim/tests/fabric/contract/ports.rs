@@ -28,10 +28,7 @@ fn all_fail(world: &mut World<SimNetwork>, here: ConnectionId, cause: ResetCause
 fn under_way(personality: Personality) -> (World<SimNetwork>, ConnectionId) {
     let mut world = World::new(Plan {
         network: quiet(),
-        ..Plan::both(Personality {
-            careless: None,
-            ..personality
-        })
+        ..Plan::both(personality.attentive())
     });
     let (here, _) = world.connect();
     world.freeze_right();

@@ -23,10 +23,7 @@ pub(crate) fn sharing() -> FabricConfig {
 pub(crate) fn plan(personality: Personality) -> Plan {
     Plan {
         config: sharing(),
-        ..Plan::both(Personality {
-            careless: None,
-            ..personality
-        })
+        ..Plan::both(personality.attentive())
     }
 }
 

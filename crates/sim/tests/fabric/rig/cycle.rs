@@ -3,12 +3,23 @@
 use super::SECOND;
 use super::net::Net;
 use super::world::World;
+use core::fmt::Debug;
 use legato_base::Duration;
 
-/// However many connections there were: of each there is no allocation left, and less than a word in what
-/// has grown.
-pub(crate) fn assert_heap_stays(connections: impl FnOnce()) {
-    let seen = allocation_counter::measure(connections);
+/// So many connections one after the other. What `held` counts is as it was after a hundred of them; and
+/// of each of the others there is no allocation left, and less than a word in what has grown.
+pub(crate) fn cycles<N: Net, T: PartialEq + Debug>(
+    world: &mut World<N>,
+    number: u64,
+    held: impl Fn(&World<N>) -> T,
+) {
+    (0..100).for_each(|number| cycle(world, number));
+    let early = held(world);
+    let seen = allocation_counter::measure(|| {
+        (100..number).for_each(|number| cycle(world, number));
+        world.run_for(Duration::from_secs(2));
+    });
+    assert_eq!(early, held(world));
     assert!(seen.count_total > 0);
     assert!(
         seen.count_current <= 64 && seen.bytes_current <= 64 << 10,

@@ -8,7 +8,7 @@ mod peer;
 mod side;
 mod world;
 
-pub(crate) use cycle::{assert_heap_stays, cycle};
+pub(crate) use cycle::{cycle, cycles};
 pub(crate) use device::{DeviceNet, GUEST};
 pub(crate) use net::{Net, link, quiet, sim_address};
 pub(crate) use peer::{EPOCH, HELLO, RawPeer};

@@ -75,10 +75,7 @@ fn real(incarnation: u64) -> impl FnMut(&mut dyn legato_verbs::Provider) -> Real
 #[test]
 fn a_write_that_comes_after_it_was_sent_again() {
     for personality in Personality::ALL {
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         let name = personality.name;
         let habits = Habits {
             returns_buffer_at_timeout: true,

@@ -16,10 +16,7 @@ use legato_sim::provider::{Personality, SimNetwork};
 fn f_19_a_stuck_handler_is_named_and_the_others_meet_their_deadlines() {
     for personality in Personality::ALL {
         // A send whose completion is lost costs its buffer, and four of them the connection.
-        let personality = Personality {
-            careless: None,
-            ..personality
-        };
+        let personality = personality.attentive();
         let mut world = World::star(1, personality, &["caller", "node", "other"]);
         world.session(2, 1, SessionConfig::default());
         world.machines[1].answers = false;
