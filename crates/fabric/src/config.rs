@@ -26,6 +26,9 @@ pub struct FabricConfig {
     /// How long a peer that says nothing is believed to be alive. All other time limits of a
     /// connection are parts of it: see the list in `timeouts.rs`. At least a millisecond.
     pub liveness: Duration,
+    /// How long a port may be down, or the own address missing, before its connections end for it. Zero:
+    /// at once.
+    pub outage: Duration,
     /// How long this device may go on touching a buffer that it has given back in error: zero for one
     /// that keeps the specification.
     pub late_write_bound: Duration,
@@ -53,6 +56,7 @@ impl Default for FabricConfig {
             entries_max: 4,
             handler_max: Duration::from_secs(5),
             liveness: Duration::from_secs(10),
+            outage: Duration::ZERO,
             late_write_bound: Duration::ZERO,
             quarantine_max: 64 << 20,
             separate_peers: false,

@@ -6,6 +6,7 @@ use crate::id::{Key, Kind, Token};
 use crate::lifecycle::State;
 use crate::liveness::{Liveness, ProbeSend};
 use crate::one_sided::Operation;
+use crate::outage::Outage;
 use crate::proof::Handshake;
 use crate::receive_pool::ReceivePool;
 use crate::receiving::Receives;
@@ -60,6 +61,7 @@ pub(crate) struct Connection<B> {
     pub(crate) operations: Table<Operation<B>>,
     /// For grants to come, by their keys of now.
     pub(crate) windows: Vec<RemoteKey>,
+    pub(crate) outage: Option<Outage>,
 }
 
 impl<B: Buffer> Connection<B> {
@@ -126,6 +128,7 @@ impl<B: Buffer> Connection<B> {
             requests: Table::new(credits),
             operations: Table::new(shared.config.one_sided_max),
             windows: Vec::new(),
+            outage: None,
         };
         if let Some(pool) = &mut shared.pool {
             pool.attach(queue_pair, id.index as u16, credits);
@@ -253,7 +256,7 @@ impl<B: Buffer> Connection<B> {
         if self.is_established() {
             self.send_owed_pong(shared, provider);
             self.repost(shared, provider);
-            if let Some(cause) = self.starved(shared) {
+            if let Some(cause) = self.starved(shared).or_else(|| self.outlasted(shared)) {
                 self.reset(shared, provider, cause);
                 progressed = true;
             }

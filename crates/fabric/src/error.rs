@@ -78,6 +78,10 @@ pub enum ResetCause {
     PortDown,
     #[error("an address of the port has changed")]
     AddressChanged,
+    #[error(
+        "this machine does not have the connection's address any more, or its interface is down"
+    )]
+    AddressRemoved,
     #[error("the peer sent something malformed: {0}")]
     Malformed(MessageError),
     #[error("the peer sent more requests than its credits allow")]
@@ -229,6 +233,7 @@ impl ResetCause {
             | Self::DeviceRemoved
             | Self::PortDown
             | Self::AddressChanged
+            | Self::AddressRemoved
             | Self::CompletionMissing
             | Self::Provider(_)
             | Self::Unexpected => Blame::Local,

@@ -34,6 +34,7 @@ mod lifecycle;
 mod liveness;
 mod one_sided;
 mod openings;
+mod outage;
 mod proof;
 mod receive_pool;
 mod receiving;

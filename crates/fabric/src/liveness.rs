@@ -63,6 +63,9 @@ impl<B: Buffer> Connection<B> {
             State::Established(liveness) => later(&mut liveness.heard),
             State::Draining(_) => {}
         }
+        if let Some(outage) = &mut self.outage {
+            later(&mut outage.ends);
+        }
         for (_, call) in self.calls.iter_mut() {
             match call {
                 Call::Waiting { deadline } => deadline.put_off(put_off),

@@ -218,6 +218,11 @@ impl<B: Buffer> Fabric<B> {
                 self.note_device_stopped();
                 self.handle_end(provider, queue_pair, ConnectError::Disconnected, cause);
             }
+            Event::Connection(ConnectionEvent::AddressRemoved { queue_pair }) => {
+                if let Some(index) = self.index_of_queue_pair(queue_pair) {
+                    self.note_outage(provider, index, ResetCause::AddressRemoved);
+                }
+            }
             // A queue pair is destroyed when its connection ends, and never used again.
             Event::Connection(ConnectionEvent::TimeWaitExit { .. }) => {}
             Event::Connection(ConnectionEvent::AddressChanged { .. }) => {
@@ -251,6 +256,7 @@ impl<B: Buffer> Fabric<B> {
             AsyncEvent::SharedReceiveQueueError(queue) => {
                 return self.note_receives_failed(provider, queue);
             }
+            AsyncEvent::PortActive(_) => return self.end_outages(),
             AsyncEvent::DeviceFatal => ResetCause::DeviceRemoved,
             AsyncEvent::PortError(_) => ResetCause::PortDown,
             AsyncEvent::AddressChange(_) => ResetCause::AddressChanged,
@@ -267,7 +273,10 @@ impl<B: Buffer> Fabric<B> {
             self.note_device_stopped();
         }
         for index in 0..self.slots.len() {
-            self.end(provider, index, ConnectError::Disconnected, cause);
+            match cause {
+                ResetCause::PortDown => self.note_outage(provider, index, cause),
+                _ => self.end(provider, index, ConnectError::Disconnected, cause),
+            }
         }
     }
 

@@ -47,6 +47,10 @@ pub enum ConnectionEvent {
     Disconnected { queue_pair: QueuePair },
     /// The connection is over, or does not come to be, because the NIC is gone.
     DeviceRemoved { queue_pair: QueuePair },
+    /// The machine does not have the address any more that the queue pair has here, or has set its
+    /// interface down. Nothing goes or comes until [`AsyncEvent::PortActive`] says that an address is
+    /// back; then whatever still is not is told again. The queue pair stays as it is: its timers run.
+    AddressRemoved { queue_pair: QueuePair },
     /// No packet of the ended connection is under way any more: taken to Reset and Init, the queue
     /// pair can be connected again. A queue pair that is destroyed earlier gets none, and
     /// its number is kept out of use as long.

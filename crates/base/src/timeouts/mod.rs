@@ -9,6 +9,7 @@
 //! | limit | is | protects | at its end |
 //! |---|---|---|---|
 //! | [`LIVENESS`] | 120 s | who waits for a peer that does not run any more | the connection ends; an agent's pages at the node are lost, a node takes a client's memory back. All other limits of a connection are parts of it (`fabric/src/timeouts.rs`) |
+//! | [`OUTAGE`] | 30 s | who waits from an interface or an address of this machine that does not come back | as above |
 //! | [`NODE_REQUEST`] | 132 s | a program from a node that is alive and leaves one request unanswered | of a page: as above; of more room: the node counts as full for now |
 //! | [`ROCE_ACK_CODE`], [`ROCE_RETRIES`] | 34 s | as `LIVENESS`, over software RoCE, where nothing tells that a machine is dead | as above |
 //! | [`CONNECT`] | 60 s | who starts from a node that does not answer, and a node from strangers who say nothing | the program is not started, with a message; the stranger's socket is closed |
@@ -41,6 +42,9 @@ use crate::Duration;
 /// socket tells at once that one has died; this is for frozen ones. Long, because there is one copy of
 /// each page, so that giving up means losing memory.
 pub const LIVENESS: Duration = Duration::from_secs(120);
+/// Cables are changed and networks set up anew in less. Less than [`ROCE_RETRIES`] last: whoever does not come
+/// back is found to be this machine, not the peer.
+pub const OUTAGE: Duration = Duration::from_secs(30);
 /// A page or an extent that was asked for: longer than [`LIVENESS`], so that of a node that is frozen
 /// the connection's end decides.
 pub const NODE_REQUEST: Duration = Duration::from_secs(132);

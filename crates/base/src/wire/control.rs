@@ -49,7 +49,7 @@ pub enum AgentMessageBody {
     Ready,
     /// The agent could not start, and why.
     Failed { text: String },
-    /// A node is gone, and with it the only copy of `pages` pages.
+    /// A node is gone, and with it the only copy of `pages` pages. Why, in words.
     NodeLost { node: u32, pages: u64, text: String },
     /// No node has room and the program needs more.
     FarMemoryFull { text: String },

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::machine;
 use crate::secret;
 use legato_base::secret::{Keyring, Secret};
-use legato_base::timeouts::LIVENESS;
+use legato_base::timeouts::{LIVENESS, OUTAGE};
 use legato_base::{Bytes, Time};
 use legato_fabric::{FabricConfig, Turn};
 use legato_memnode::{Interface, NodeConfig, NodeServer};
@@ -117,6 +117,7 @@ impl NodeInterface {
         let fabric = FabricConfig {
             incarnation,
             liveness: LIVENESS,
+            outage: OUTAGE,
             connections_max: CLIENTS_MAX,
             // A node only answers: it starts no one-sided operation of its own.
             one_sided_max: 1,

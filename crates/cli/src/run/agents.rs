@@ -115,6 +115,8 @@ pub(crate) enum Notice {
     NodeLost {
         node: u32,
         pages: u64,
+        /// Why.
+        text: String,
     },
     FarMemoryFull {
         text: String,
@@ -334,8 +336,8 @@ impl Agent {
                 }
                 Some(Notice::Failed { text })
             }
-            AgentMessageBody::NodeLost { node, pages, .. } => {
-                Some(Notice::NodeLost { node, pages })
+            AgentMessageBody::NodeLost { node, pages, text } => {
+                Some(Notice::NodeLost { node, pages, text })
             }
             AgentMessageBody::FarMemoryFull { text } => {
                 self.doomed = true;

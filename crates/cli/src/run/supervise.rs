@@ -517,15 +517,15 @@ impl Supervisor {
                 "a process that is no agent of this legato was sent away: {text}; it may be of another version; \
                  end it"
             )),
-            Notice::NodeLost { node, pages } => {
+            Notice::NodeLost { node, pages, text } => {
                 let Some(node) = self.helpers.nodes.list.get_mut(node as usize) else {
                     return;
                 };
                 node.lost = true;
                 node.pages_lost += pages;
                 tell(format_args!(
-                    "memory node {} is lost: {pages} pages of {program} had their only copy there; whoever \
-                     touches them gets SIGBUS; see why it does not answer",
+                    "memory node {} is lost: {text}; {pages} pages of {program} had their only copy there, and \
+                     whoever touches them gets SIGBUS; see what became of the node, or of the way to it",
                     node.address
                 ));
             }

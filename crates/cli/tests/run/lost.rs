@@ -39,6 +39,7 @@ fn expect_message(run: &Finished, node: &Node) {
     let says = |line: &&str| line.contains(&node.address) && line.contains("pages");
     let line = run.stderr.lines().find(says);
     let line = line.unwrap_or_else(|| panic!("nothing names {}: {}", node.address, run.stderr));
+    assert!(line.contains("the peer disconnected or died"), "{line}");
     let rest = line.replace(&node.address, "");
     let pages = rest
         .split(|c: char| !c.is_ascii_digit())

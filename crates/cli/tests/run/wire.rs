@@ -14,14 +14,33 @@ const MTU: u32 = 1500;
 /// Of data centres.
 const JUMBO_MTU: u32 = 9000;
 
-/// The cable is out for 2 s from now on, while everything else goes on.
-fn cable_is_out<'scope>(scope: &'scope Scope<'scope, '_>, hosts: &'scope Hosts) {
-    hosts.cut_cable();
-    scope.spawn(|| {
-        // What happens meanwhile is that nothing arrives: there is nothing else to wait for.
-        thread::sleep(Duration::from_secs(2));
-        hosts.mend_cable();
-    });
+/// What keeps two hosts apart.
+#[derive(Clone, Copy)]
+enum Outage {
+    Cable,
+    /// An interface is set down, which ends all connections on its host.
+    ClientLink,
+    ServerLink,
+}
+
+impl Outage {
+    /// It lasts for 2 s from now on, while everything else goes on.
+    fn begin<'scope>(self, scope: &'scope Scope<'scope, '_>, hosts: &'scope Hosts) {
+        match self {
+            Self::Cable => hosts.cut_cable(),
+            Self::ClientLink => hosts.client.set_link_down(),
+            Self::ServerLink => hosts.server.set_link_down(),
+        }
+        scope.spawn(move || {
+            // What happens meanwhile is that nothing arrives: there is nothing else to wait for.
+            thread::sleep(Duration::from_secs(2));
+            match self {
+                Self::Cable => hosts.mend_cable(),
+                Self::ClientLink => hosts.client.set_link_up(),
+                Self::ServerLink => hosts.server.set_link_up(),
+            }
+        });
+    }
 }
 
 fn wait_for_far_bytes(hosts: &Hosts, address: &str, least: u64) {
@@ -30,7 +49,7 @@ fn wait_for_far_bytes(hosts: &Hosts, address: &str, least: u64) {
     });
 }
 
-/// With the cable out for a while.
+/// With the node's link down for a while.
 #[test]
 fn numpy_gives_the_same_results_over_udp() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/python/array_work.py");
@@ -47,7 +66,7 @@ fn numpy_gives_the_same_results_over_udp() {
     let running = start(far.on(&hosts.client));
     wait_for_far_bytes(&hosts, &address, 96 << 20);
     let far = thread::scope(|scope| {
-        cable_is_out(scope, &hosts);
+        Outage::ServerLink.begin(scope, &hosts);
         running.finish().expect_code(0)
     });
     assert_eq!(far.output(), plain.output());
@@ -56,7 +75,7 @@ fn numpy_gives_the_same_results_over_udp() {
     assert!(node.terminate().success());
 }
 
-/// With the cable out while a third of it is stored anew.
+/// With the program's link down while a third of it is stored anew.
 #[test]
 fn redis_gives_back_what_was_stored_over_udp() {
     let hosts = Hosts::joined(MTU);
@@ -65,7 +84,9 @@ fn redis_gives_back_what_was_stored_over_udp() {
     let server = Run::far(system_program("redis-server")).option("--nodes", &address);
     let server = server.on(&hosts.client);
     thread::scope(|scope| {
-        stores_and_gives_back(server, sized(24, 8), || cable_is_out(scope, &hosts));
+        stores_and_gives_back(server, sized(24, 8), || {
+            Outage::ClientLink.begin(scope, &hosts);
+        });
     });
     hosts.expect_nothing_left(&address);
     assert!(node.terminate().success());
@@ -169,9 +190,8 @@ fn an_address_without_a_scheme_fails_with_what_both_ways_say() {
     assert!(node.terminate().success());
 }
 
-/// The cable is out for 2 s while pages come and go. Nothing is lost but time.
-#[test]
-fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
+/// Pages come and go, and nothing is lost but time.
+fn an_outage_costs_no_data(outage: Outage) {
     let hosts = Hosts::joined(MTU);
     let address = format!("roce://{}", hosts.server.address);
     let node = hosts.server.node("512MiB", &address);
@@ -185,10 +205,53 @@ fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
         .start();
     wait_for_far_bytes(&hosts, &address, sized(64, 12) << 20);
     let run = thread::scope(|scope| {
-        cable_is_out(scope, &hosts);
+        outage.begin(scope, &hosts);
         running.finish().expect_code(0).expect_far_pages()
     });
     assert_eq!(run.stat("pages_lost"), 0);
+    hosts.expect_nothing_left(&address);
+    assert!(node.terminate().success());
+}
+
+#[test]
+fn a_cable_that_is_out_for_two_seconds_costs_no_data() {
+    an_outage_costs_no_data(Outage::Cable);
+}
+
+// P-56
+#[test]
+fn v_39_a_programs_link_that_is_down_for_two_seconds_costs_no_data() {
+    an_outage_costs_no_data(Outage::ClientLink);
+}
+
+// P-56
+#[test]
+fn v_39_a_nodes_link_that_is_down_for_two_seconds_costs_no_data() {
+    an_outage_costs_no_data(Outage::ServerLink);
+}
+
+/// One that does not come back is found to be this machine's, before the node counts as silent.
+// P-56
+#[test]
+fn v_39_a_link_that_stays_down_is_named() {
+    let hosts = Hosts::joined(MTU);
+    let address = format!("roce://{}", hosts.server.address);
+    let node = hosts.server.node("256MiB", &address);
+    let mut running = Run::far(test_program("hold"))
+        .arguments(["--bytes", "32MiB"])
+        .cache_mib(12)
+        .option("--nodes", &address)
+        .on(&hosts.client)
+        .start();
+    running.wait_for_far_pages(12);
+    hosts.client.set_link_down();
+    running.write(b"go\n");
+    let run = running.finish();
+    assert_eq!(run.code(), Some(128 + 7), "{}", run.stderr);
+    run.expect_told("memory node ADDR is lost");
+    let why = "this machine does not have the connection's address any more";
+    assert!(run.stderr.contains(why), "{}", run.stderr);
+    hosts.client.set_link_up();
     hosts.expect_nothing_left(&address);
     assert!(node.terminate().success());
 }
@@ -230,7 +293,7 @@ fn the_devices_of_a_host_are_told() {
     };
     assert_eq!(told()["usable"], true);
     assert_eq!(told()["interface"], "cable");
-    hosts.cut_cable();
+    hosts.server.set_link_down();
     poll_until("the interface is seen to be down", PATIENCE, || {
         let device = told();
         let text = device["text"].as_str().unwrap();

@@ -78,7 +78,7 @@ impl<K: Kernel> Pager<K> {
             }
             FabricEvent::Quarantined { operation } => self.handle_quarantined(operation, net),
             other => match self.store.handle_event(other, net) {
-                Some(StoreEvent::Lost(node)) => self.handle_node_lost(node),
+                Some(StoreEvent::Lost(node, why)) => self.handle_node_lost(node, why),
                 Some(StoreEvent::Opened | StoreEvent::Grown) | None => {}
             },
         }

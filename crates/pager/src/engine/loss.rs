@@ -4,11 +4,11 @@
 use super::{Pager, PagerEvent};
 use crate::entry::Location;
 use crate::frames::FrameState;
-use crate::{FillError, Kernel, NodeIndex, SpacePage};
+use crate::{FillError, Kernel, NodeEnd, NodeIndex, SpacePage};
 
 impl<K: Kernel> Pager<K> {
     /// Pages that were only there are lost, and no others (P-27).
-    pub(super) fn handle_node_lost(&mut self, node: NodeIndex) {
+    pub(super) fn handle_node_lost(&mut self, node: NodeIndex, why: NodeEnd) {
         let mut lost = 0;
         let mut rewrite = alloc::vec::Vec::new();
         for (page, entry) in self.table.iter_mut() {
@@ -38,8 +38,9 @@ impl<K: Kernel> Pager<K> {
             self.queue_write(page, frame);
         }
         self.counters.pages_lost += lost;
+        let pages = lost;
         self.events
-            .push_back(PagerEvent::NodeLost { node, pages: lost });
+            .push_back(PagerEvent::NodeLost { node, pages, why });
     }
 
     /// The page's only copy is gone or bad.

@@ -38,7 +38,9 @@ use crate::frames::FrameTable;
 use crate::prefetch::Prefetcher;
 use crate::replacement::Replacement;
 use crate::table::PageTable;
-use crate::{Budget, FrameBuffer, FrameIndex, Kernel, NodeIndex, PageRange, SpaceId, SpacePage};
+use crate::{
+    Budget, FrameBuffer, FrameIndex, Kernel, NodeEnd, NodeIndex, PageRange, SpaceId, SpacePage,
+};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -110,7 +112,11 @@ pub enum PagerEvent {
     /// the program.
     Ready,
     /// A node is gone, and with it the only copy of so many pages.
-    NodeLost { node: NodeIndex, pages: u64 },
+    NodeLost {
+        node: NodeIndex,
+        pages: u64,
+        why: NodeEnd,
+    },
     /// A fetched page was not what its record says, and there is no other copy.
     PageRejected {
         page: SpacePage,

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use legato_base::timeouts::{CONNECT, NODE_REQUEST};
 use legato_base::wire::node::{NodeRefusal, NodeReply, NodeRequest, NodeWireError};
 use legato_base::{Bytes, ClientId, Time};
-use legato_fabric::{CallId, ConnectError, ConnectionId, FabricEvent};
+use legato_fabric::{CallId, ConnectError, ConnectionId, FabricEvent, ResetCause};
 use legato_verbs::{Address, RemoteAddress, UnreachableReason};
 
 /// A memory node, by its place in the configuration.
@@ -51,7 +51,16 @@ pub(crate) enum StoreEvent {
     /// There are more slots.
     Grown,
     /// The node is gone, and with it everything on it.
-    Lost(NodeIndex),
+    Lost(NodeIndex, NodeEnd),
+}
+
+/// Why a node is no node of this client any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeEnd {
+    #[error("{0}")]
+    Reset(ResetCause),
+    #[error("{0}")]
+    NotReached(ConnectError),
 }
 
 /// All nodes of this client.
@@ -161,7 +170,10 @@ impl FarStore {
             FabricEvent::ConnectFailed { connection, error } => {
                 self.handle_unreached(connection, error, net)
             }
-            FabricEvent::Disconnected { connection, .. } => self.lose(connection),
+            FabricEvent::Disconnected { connection } => {
+                let cause = net.fabric.reset_cause(connection);
+                self.lose(connection, NodeEnd::Reset(cause.unwrap_or(ResetCause::Unexpected)))
+            }
             FabricEvent::Replied { call, outcome } => {
                 let answer = outcome.ok().map(|body| NodeReply::parse(&body));
                 self.handle_answer(call, answer, net)
@@ -201,7 +213,7 @@ impl FarStore {
             Err(error) => {
                 self.nodes[index] = NodeState::Lost;
                 self.failures[index] = Some(error);
-                Some(StoreEvent::Lost(node))
+                Some(StoreEvent::Lost(node, NodeEnd::NotReached(error)))
             }
         }
     }
@@ -228,8 +240,8 @@ impl FarStore {
         {
             return self.start(node, to, deadline, net);
         }
-        let lost = self.lose(from);
-        if let Some(StoreEvent::Lost(node)) = lost {
+        let lost = self.lose(from, NodeEnd::NotReached(error));
+        if let Some(StoreEvent::Lost(node, _)) = lost {
             self.failures[node.0 as usize] = Some(error);
         }
         lost
@@ -321,7 +333,7 @@ impl FarStore {
         }
     }
 
-    fn lose(&mut self, from: ConnectionId) -> Option<StoreEvent> {
+    fn lose(&mut self, from: ConnectionId, why: NodeEnd) -> Option<StoreEvent> {
         let index = self.nodes.iter().position(|node| match node {
             NodeState::Connecting { connection, .. }
             | NodeState::Opening { connection, .. }
@@ -331,7 +343,7 @@ impl FarStore {
         self.nodes[index] = NodeState::Lost;
         let node = NodeIndex(index as u32);
         self.extents.lose_node(node);
-        Some(StoreEvent::Lost(node))
+        Some(StoreEvent::Lost(node, why))
     }
 
     /// Asks for more extents while fewer than `keep_free` slots are free, and gives an empty one

@@ -15,6 +15,7 @@ pub(super) fn pair_of(event: &Event) -> Option<QueuePair> {
             | ConnectionEvent::Unreachable { queue_pair, .. }
             | ConnectionEvent::Disconnected { queue_pair }
             | ConnectionEvent::DeviceRemoved { queue_pair }
+            | ConnectionEvent::AddressRemoved { queue_pair }
             | ConnectionEvent::TimeWaitExit { queue_pair }
             | ConnectionEvent::AddressChanged { queue_pair } => Some(queue_pair),
         },
@@ -104,6 +105,10 @@ impl Encoder<'_> {
                 self.u8(10);
                 self.pair(*queue_pair);
             }
+            ConnectionEvent::AddressRemoved { queue_pair } => {
+                self.u8(11);
+                self.pair(*queue_pair);
+            }
         }
     }
 
@@ -161,6 +166,9 @@ impl Decoder<'_> {
                 queue_pair: self.pair()?,
             },
             10 => ConnectionEvent::AddressChanged {
+                queue_pair: self.pair()?,
+            },
+            11 => ConnectionEvent::AddressRemoved {
                 queue_pair: self.pair()?,
             },
             _ => return Err(Malformed),

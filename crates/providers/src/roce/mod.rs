@@ -22,6 +22,7 @@ macro_rules! say {
     }};
 }
 
+mod addresses;
 mod around;
 pub mod carrier;
 mod memory;
@@ -34,6 +35,7 @@ mod services;
 
 use crate::foreign::ForeignMemory;
 use crate::poll::Pollable;
+use addresses::Addresses;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use around::Around;
@@ -74,6 +76,7 @@ pub struct RoceProvider {
     adapter: ChannelAdapter,
     around: Around,
     inbox: Inbox,
+    addresses: Addresses,
     /// The ports that each listens at.
     listeners: BTreeMap<Listener, Vec<PortIndex>>,
 }
@@ -106,7 +109,11 @@ impl RoceProvider {
             traffic_class: ECN_CAPABLE,
             ..Options::default()
         };
+        let addresses = Addresses::watch();
         let mut ports = Ports::new(options, sealing)?;
+        if let Some(descriptor) = addresses.descriptor() {
+            ports.watch(descriptor)?;
+        }
         let port = match local.port() {
             0 => ports.open_any(kind, local.ip(), &mut random),
             _ => ports.at(kind, local),
@@ -150,6 +157,7 @@ impl RoceProvider {
             adapter: ChannelAdapter::new(configuration, Chance::from_random(random.fork())),
             around: Around::new(ports, peers, random),
             inbox: Inbox::new(PIECES),
+            addresses,
             listeners: BTreeMap::new(),
         })
     }

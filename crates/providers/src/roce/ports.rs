@@ -72,6 +72,13 @@ impl Ports {
         self.epoll.as_fd()
     }
 
+    /// [`Self::descriptor`] is readable while this is.
+    pub(super) fn watch(&self, descriptor: BorrowedFd<'_>) -> Result<(), VerbsError> {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::IN)
+            .map_err(system("epoll_ctl"))
+    }
+
     /// The port at an address, opened if need be.
     pub(super) fn at(&mut self, kind: Kind, local: SocketAddr) -> Result<PortIndex, VerbsError> {
         if let Some(index) = self.opened_at(kind, local) {
@@ -142,9 +149,7 @@ impl Ports {
         let mut descriptors = Vec::new();
         carrier.descriptors(&mut descriptors);
         for descriptor in descriptors {
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::IN)
-                .map_err(system("epoll_ctl"))?;
+            self.watch(descriptor)?;
         }
         let port = Some(Port {
             kind,
@@ -201,6 +206,12 @@ impl Ports {
         let is_wanted = |place: &Option<Port>| place.as_ref().is_some_and(&wanted);
         let index = self.ports.iter().position(is_wanted)?;
         Some(index as PortIndex)
+    }
+
+    /// Is a port at this IP address?
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        self.find(|port| port.carrier.local_address().ip() == address)
+            .is_some()
     }
 
     fn port(&self, index: PortIndex) -> Option<&Port> {

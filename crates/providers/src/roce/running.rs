@@ -4,13 +4,18 @@ use super::RoceProvider;
 use super::around::Around;
 use super::carrier::{Congestion, Notice, Refusal};
 use super::peers::{PortIndex, answer_to};
+use alloc::vec::Vec;
 use legato_base::Time;
 use legato_transport::adapter::Surroundings as _;
+use legato_transport::cm::Gid;
 
 impl RoceProvider {
     pub(super) fn run(&mut self, now: Time) -> Time {
         self.around.now = now;
         let more = self.receive_all();
+        if self.addresses.is_due(now) {
+            self.heed_addresses();
+        }
         self.sound_alarms();
         self.around.ports.flush();
         self.let_link_go_on();
@@ -65,6 +70,25 @@ impl RoceProvider {
         }
     }
 
+    /// Tells whose address here is missing.
+    fn heed_addresses(&mut self) {
+        let ports = &self.around.ports;
+        let Some(change) = self.addresses.change(|address| ports.has(address)) else {
+            return;
+        };
+        if change.some_returned {
+            self.adapter.address_returned(&mut self.around);
+        }
+        let Around { ports, peers, .. } = &self.around;
+        let is_lost = |peer: &Gid| {
+            let (port, _) = peers.address(*peer)?;
+            Some(change.missing.contains(&ports.local_address(port)?.ip()))
+        };
+        let all = self.adapter.peers();
+        let lost: Vec<Gid> = all.filter(|peer| is_lost(peer) == Some(true)).collect();
+        self.adapter.address_removed(&mut self.around, &lost);
+    }
+
     fn handle_inbox(&mut self, port: PortIndex) {
         while let Some(received) = self.inbox.next() {
             let peer = answer_to(received.source);
@@ -113,6 +137,7 @@ impl RoceProvider {
 
     /// True if the user has nothing to do before something comes.
     pub(super) fn may_sleep(&mut self) -> bool {
+        self.heed_addresses();
         self.sound_alarms();
         self.around.ports.flush();
         !self.adapter.has_work() && self.inbox.is_empty()

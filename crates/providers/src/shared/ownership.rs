@@ -36,6 +36,7 @@ impl Object {
                 | ConnectionEvent::Unreachable { queue_pair, .. }
                 | ConnectionEvent::Disconnected { queue_pair }
                 | ConnectionEvent::DeviceRemoved { queue_pair }
+                | ConnectionEvent::AddressRemoved { queue_pair }
                 | ConnectionEvent::TimeWaitExit { queue_pair }
                 | ConnectionEvent::AddressChanged { queue_pair } => Self::QueuePair(*queue_pair),
             }),

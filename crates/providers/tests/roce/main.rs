@@ -4,6 +4,7 @@
     reason = "a step that fails is the test's failure"
 )]
 
+mod addresses;
 #[path = "../carrier_rig/mod.rs"]
 mod carrier_rig;
 mod conformance;

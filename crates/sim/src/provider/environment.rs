@@ -194,6 +194,7 @@ impl Environment {
                 ConnectionEvent::DeviceRemoved { .. } => 5,
                 ConnectionEvent::TimeWaitExit { .. } => 6,
                 ConnectionEvent::AddressChanged { .. } => 7,
+                ConnectionEvent::AddressRemoved { .. } => 8,
             },
         };
         self.trace.word(word);

@@ -171,6 +171,24 @@ impl ChannelAdapter {
         self.drive_manager(surroundings);
     }
 
+    /// The machine does not have the address any more from which these peers are talked to.
+    pub fn address_removed(&mut self, surroundings: &mut impl Surroundings, peers: &[Gid]) {
+        let is_lost = |link: &Link| link.stage != Stage::Ending && peers.contains(&link.peer);
+        let records = self.queue_pairs.iter();
+        let lost = records.filter(|(_, record)| record.link.as_ref().is_some_and(is_lost));
+        let lost: Vec<QueuePair> = lost.map(|(_, record)| record.context.handle).collect();
+        for queue_pair in lost {
+            let event = ConnectionEvent::AddressRemoved { queue_pair };
+            self.objects.raise(surroundings, Event::Connection(event));
+        }
+    }
+
+    /// An address of the machine is back.
+    pub fn address_returned(&mut self, surroundings: &mut impl Surroundings) {
+        let event = AsyncEvent::PortActive(PORT);
+        self.objects.raise(surroundings, Event::Async(event));
+    }
+
     /// # Errors
     /// As [`legato_verbs::Provider::disconnect`].
     pub fn disconnect(

@@ -262,7 +262,7 @@ fn forked_children_are_not_left_with_zeros() {
 fn news_of_an_agent_become_notices() {
     let mut scene = scene();
     scene.attach(0);
-    let text = String::new();
+    let text = "silence".to_owned();
     scene.send(
         AgentMessageBody::NodeLost {
             node: 1,
@@ -273,7 +273,7 @@ fn news_of_an_agent_become_notices() {
     );
     let notices = scene.drive();
     assert!(
-        matches!(notices[..], [Notice::NodeLost { node: 1, pages: 9 }]),
+        matches!(&notices[..], [Notice::NodeLost { node: 1, pages: 9, text }] if text == "silence"),
         "{notices:?}"
     );
     let text = "no rights".to_owned();

@@ -50,8 +50,16 @@ impl Hosts {
         hosts
     }
 
+    /// Nothing gets from one to the other, and neither host is told: all frames get TC_ACT_STOLEN
+    /// (tc-bpf(8)).
     pub(crate) fn cut_cable(&self) {
-        self.server.ip(&["link", "set", "cable", "down"]);
+        self.filter("ingress", "1,6 0 0 4");
+        self.filter("egress", "1,6 0 0 4");
+    }
+
+    pub(crate) fn mend_cable(&self) {
+        self.server
+            .run("tc", &["qdisc", "del", "dev", "cable", "clsact"]);
     }
 
     /// What comes to the server over UDP is lost from now on, as in networks that let only TCP pass: a
@@ -60,16 +68,19 @@ impl Hosts {
     pub(crate) fn lose_datagrams(&self) {
         let program =
             "6,40 0 0 4294963200,21 0 3 2048,48 0 0 4293918729,21 0 1 17,6 0 0 2,6 0 0 4294967295";
-        let filter = [
-            "filter", "add", "dev", "cable", "ingress", "bpf", "da", "bytecode", program,
-        ];
-        for arguments in [&["qdisc", "add", "dev", "cable", "clsact"][..], &filter] {
-            self.server.run("tc", arguments);
-        }
+        self.filter("ingress", program);
     }
 
-    pub(crate) fn mend_cable(&self) {
-        self.server.ip(&["link", "set", "cable", "up"]);
+    fn filter(&self, hook: &str, program: &str) {
+        // There may be one already, with a filter for the other direction.
+        let mut disc = self.server.command("tc");
+        let disc = disc.args(["qdisc", "replace", "dev", "cable", "clsact"]);
+        assert!(disc.output().unwrap().status.success());
+        let filter = [
+            "filter", "add", "dev", "cable", hook, "bpf", "da", "bytecode",
+        ];
+        let arguments: Vec<&str> = filter.into_iter().chain([program]).collect();
+        self.server.run("tc", &arguments);
     }
 
     /// The node there has its memory back as soon as the program has ended.
@@ -124,6 +135,14 @@ impl Host {
 
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         started_by(&self.enter(), program)
+    }
+
+    pub(crate) fn set_link_down(&self) {
+        self.ip(&["link", "set", "cable", "down"]);
+    }
+
+    pub(crate) fn set_link_up(&self) {
+        self.ip(&["link", "set", "cable", "up"]);
     }
 
     fn ip(&self, arguments: &[&str]) {

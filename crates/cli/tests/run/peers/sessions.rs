@@ -8,7 +8,7 @@ use legato_fabric::session::{
     CallKind, Delivery, Session, SessionCallId, SessionConfig, SessionError, SessionEvent,
     SessionServer, SessionServerConfig,
 };
-use legato_fabric::{FabricConfig, FabricEvent, NoBuffer};
+use legato_fabric::{FabricConfig, FabricEvent, NoBuffer, ResetCause};
 use legato_providers::AnyProvider;
 use legato_verbs::Address;
 use std::collections::BTreeMap;
@@ -169,6 +169,8 @@ struct Caller {
     station: Station<NoBuffer>,
     session: Session,
     epochs: Vec<u64>,
+    /// Why connections ended.
+    resets: Vec<Option<ResetCause>>,
     ends: BTreeMap<SessionCallId, Result<Vec<u8>, SessionError>>,
 }
 
@@ -185,6 +187,7 @@ impl Caller {
             station,
             session,
             epochs: Vec::new(),
+            resets: Vec::new(),
             ends: BTreeMap::new(),
         };
         caller.run_until("a connection", |caller| !caller.epochs.is_empty());
@@ -208,7 +211,9 @@ impl Caller {
                 SessionEvent::Connected { connection } => {
                     self.epochs.extend(fabric.epoch(connection));
                 }
-                SessionEvent::Disconnected { .. } => {}
+                SessionEvent::Disconnected { connection } => {
+                    self.resets.push(fabric.reset_cause(connection));
+                }
                 SessionEvent::Ended { call, outcome } => {
                     let again = self.ends.insert(call, outcome);
                     assert!(again.is_none(), "{call:?} has two outcomes");
@@ -278,6 +283,26 @@ fn f_12_calls_under_way_when_the_cable_is_out_complete_over_a_new_connection() {
     }
     assert!(caller.epochs.len() >= 2, "{:?}", caller.epochs);
     assert!(caller.epochs.is_sorted_by(|one, next| one < next));
+}
+
+/// The connection ends because this side's interface is down, not for the peer's silence. The call
+/// completes over another one.
+// P-56
+#[test]
+fn v_39_a_connection_ends_with_its_own_link_and_another_follows() {
+    let hosts = Hosts::joined(1500);
+    let address = format!("roce://{}:4800", hosts.server.address);
+    let service = Service::start(&hosts, &address);
+    let mut caller = Caller::with(&hosts, &address);
+    hosts.client.set_link_down();
+    let call = caller.call(b"?", CallKind::Once);
+    caller.run_until("the end of the connection", |it| !it.resets.is_empty());
+    assert_eq!(caller.resets, [Some(ResetCause::AddressRemoved)]);
+    hosts.client.set_link_up();
+    caller.run_until_ended(&[call]);
+    assert_eq!(caller.ends[&call], Ok(answer(b"?")));
+    assert_eq!(caller.epochs.len(), 2);
+    assert_eq!(service.end().executed, [b"?"]);
 }
 
 #[test]

@@ -84,8 +84,8 @@ impl<G: ProviderGlue> Agent<G> {
         while let Some(event) = self.pager.poll_event() {
             match event {
                 PagerEvent::Ready => {}
-                PagerEvent::NodeLost { node, pages } => {
-                    let text = self.nodes.get(node.0 as usize).cloned().unwrap_or_default();
+                PagerEvent::NodeLost { node, pages, why } => {
+                    let text = why.to_string();
                     let _ = self.supervisor.send(
                         AgentMessageBody::NodeLost {
                             node: node.0,

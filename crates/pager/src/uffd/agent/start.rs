@@ -129,6 +129,7 @@ impl<G: ProviderGlue> Agent<G> {
             connections_max: welcome.nodes.len() as u32,
             incarnation: welcome.client,
             liveness: legato_base::timeouts::LIVENESS,
+            outage: legato_base::timeouts::OUTAGE,
             ..FabricConfig::default()
         };
         let addresses = welcome

@@ -36,7 +36,11 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(place: &str) -> Self {
-        let mut provider = RoceProvider::open(&roce(place)).unwrap();
+        Self::open(&roce(place))
+    }
+
+    pub(crate) fn open(address: &Address) -> Self {
+        let mut provider = RoceProvider::open(address).unwrap();
         let domain = provider.create_protection_domain().unwrap();
         let queue = provider.create_completion_queue(4 * REQUESTS).unwrap();
         let mut allocate = |access| provider.allocate_region(domain, REGION_LENGTH, access);

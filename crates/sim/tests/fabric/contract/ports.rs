@@ -1,11 +1,11 @@
 //! Devices, ports and addresses that fail under work.
 
-use crate::rig::{MILLISECOND, Plan, SECOND, World, quiet};
+use crate::rig::{MILLISECOND, Plan, SECOND, World, config, quiet};
 use legato_base::Duration;
-use legato_fabric::{Cause, ConnectionId, Effect, Proof, ResetCause};
+use legato_fabric::{Cause, ConnectionId, Effect, FabricConfig, Proof, ResetCause};
 use legato_sim::fault::{self, EventEffect, Events, Frequency, Rule, Scope};
 use legato_sim::provider::{Personality, SimNetwork};
-use legato_verbs::{AsyncEvent, Event, VerbsError};
+use legato_verbs::{AsyncEvent, ConnectionEvent, Event, VerbsError};
 
 /// A read, a write and a call are under way when something becomes of the device or port: all fail
 /// with this cause within 100 ms, also where nothing is flushed, and their buffers are back.
@@ -39,6 +39,23 @@ fn under_way(personality: Personality) -> (World<SimNetwork>, ConnectionId) {
     (world, here)
 }
 
+/// As [`under_way`], where a port has 100 ms to come back: less than all retries of a NIC take.
+fn under_way_with_patience(personality: Personality) -> (World<SimNetwork>, ConnectionId) {
+    let mut world = World::new(Plan {
+        network: quiet(),
+        config: FabricConfig {
+            outage: Duration::from_millis(100),
+            ..config()
+        },
+        ..Plan::both(personality.attentive())
+    });
+    let (here, _) = world.connect();
+    world.freeze_right();
+    world.read(here, 1, Duration::from_secs(60)).unwrap();
+    world.run_for(MILLISECOND);
+    (world, here)
+}
+
 fn recovers(world: &mut World<SimNetwork>) {
     world.network.unfreeze("right");
     world.right.paused = false;
@@ -55,6 +72,69 @@ fn v_39_the_port_goes_down_and_comes_back() {
         all_fail(&mut world, here, ResetCause::PortDown, personality.name);
         world.network.set_link("left", true);
         recovers(&mut world);
+    }
+}
+
+fn address_removed(world: &World<SimNetwork>) -> Event {
+    let queue_pair = world.left.nic.last_queue_pair.unwrap();
+    Event::Connection(ConnectionEvent::AddressRemoved { queue_pair })
+}
+
+// P-56
+#[test]
+fn v_39_an_address_is_gone() {
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way(personality);
+        let removed = address_removed(&world);
+        world.left.nic.inject.push_back(removed);
+        let cause = ResetCause::AddressRemoved;
+        all_fail(&mut world, here, cause, personality.name);
+        recovers(&mut world);
+    }
+}
+
+// P-56
+#[test]
+fn v_39_what_is_under_way_waits_for_a_port_or_an_address_that_may_come_back() {
+    let port_error = Event::Async(AsyncEvent::PortError(1));
+    for personality in Personality::ALL {
+        for comes_back in [true, false] {
+            let (mut world, here) = under_way_with_patience(personality);
+            // Told again, it has no more time.
+            for event in [
+                port_error.clone(),
+                address_removed(&world),
+                port_error.clone(),
+            ] {
+                world.left.nic.inject.push_back(event);
+                world.run_for(Duration::from_millis(30));
+            }
+            if comes_back {
+                let active = Event::Async(AsyncEvent::PortActive(1));
+                world.left.nic.inject.push_back(active);
+                world.run_for(MILLISECOND);
+            }
+            assert!(world.left.outcomes().is_empty(), "{}", personality.name);
+            world.run_for(Duration::from_millis(20));
+            let expected = match comes_back {
+                true => {
+                    world.network.unfreeze("right");
+                    world.right.paused = false;
+                    world.run_for(SECOND);
+                    Ok(())
+                }
+                false => {
+                    world.run_for(Duration::from_millis(60));
+                    Err((Cause::Reset(ResetCause::PortDown), Effect::Unknown))
+                }
+            };
+            let outcomes = world.left.outcomes();
+            assert_eq!(outcomes.len(), 1, "{}", personality.name);
+            assert_eq!(outcomes[0].1, expected, "{}", personality.name);
+            let ended: &[ConnectionId] = if comes_back { &[] } else { &[here] };
+            world.run_for(SECOND);
+            assert_eq!(world.left.disconnected(), ended, "{}", personality.name);
+        }
     }
 }
 
