@@ -5,7 +5,7 @@
 //! Several software NICs may share an address, each with a port of its own below that range, which its
 //! packets come from too. Their GIDs have the port in them, in bytes that no address has.
 
-use super::carrier::{gid_of, ip_of};
+use super::carrier::{FIRST_FLOW_PORT, gid_of, ip_of};
 use alloc::collections::BTreeMap;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use legato_transport::cm::Gid;
@@ -13,8 +13,6 @@ use legato_verbs::ROCE_PORT;
 use zerocopy::IntoBytes;
 use zerocopy::big_endian::{U16, U64};
 
-/// Source ports from here on are of flows.
-pub(super) const FIRST_FLOW_PORT: u16 = 0xC000;
 /// Which of a provider's own ports a peer is talked to through.
 pub(super) type PortIndex = u8;
 /// Begins a GID that is no address: unique local addresses (RFC 4193) with this prefix were never

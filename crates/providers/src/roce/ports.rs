@@ -1,10 +1,10 @@
 //! The sockets of a provider.
 
 use super::carrier::{
-    Carrier, CarrierError, Counters, DatagramCarrier, Inbox, Notice, Options, Sealing, SendError,
-    StreamCarrier, family_of,
+    Carrier, CarrierError, Counters, DatagramCarrier, FIRST_FLOW_PORT, Inbox, Notice, Options,
+    Sealing, SendError, StreamCarrier, family_of,
 };
-use super::peers::{FIRST_FLOW_PORT, PortIndex};
+use super::peers::PortIndex;
 use crate::memory::system;
 use alloc::boxed::Box;
 use alloc::vec::Vec;

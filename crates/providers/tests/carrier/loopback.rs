@@ -64,34 +64,65 @@ fn every_length_of_payload_comes_through() {
     }
 }
 
+/// The source ports of packets of these flows, in the order of the flows.
+fn source_ports(a: &mut Side, b: &mut Side, flows: &[u32]) -> Vec<u16> {
+    let to = b.address();
+    for (number, &flow) in flows.iter().enumerate() {
+        let sent = a.carrier.send(to, flow, |room| {
+            room[..20].fill(number as u8);
+            Ok::<_, ()>(20)
+        });
+        sent.unwrap();
+    }
+    a.carrier.flush();
+    let mut received = b.receive_until(flows.len());
+    received.sort_by_key(|(_, bytes)| bytes[0]);
+    assert_eq!(b.counters().damaged, 0);
+    received.iter().map(|(source, _)| source.port()).collect()
+}
+
 #[test]
-fn source_ports_differ_by_flow() {
+fn source_ports_differ_by_flow_between_ports_of_devices() {
     let options = Options {
         source_ports: 3,
+        instance: 77,
         ..Options::default()
     };
-    for host in HOSTS {
-        let (mut a, mut b) = pair(Kind::Datagram, host, &options);
-        let to = b.address();
-        let mut ports = Vec::new();
-        for flow in [0, 1, 2, 3, 3] {
-            let sent = a.carrier.send(to, flow, |room| {
-                room[..20].fill(flow as u8);
-                Ok::<_, ()>(20)
-            });
-            sent.unwrap();
-        }
+    let open = |place: &str| Side::open(Kind::Datagram, place, &options);
+    let taken = UdpSocket::bind("127.31.40.1:49230").unwrap();
+    let mut a = open("127.31.40.1:4791");
+    let mut b = open("127.31.40.2:4791");
+    let ports = source_ports(&mut a, &mut b, &[0, 1, 2, 3, 3, 0]);
+    // From 0xC000 and the instance on, as far as they are free.
+    assert_eq!(taken.local_addr().unwrap().port(), 0xC000 + 78);
+    let expected = [0, 2, 3].map(|n| 0xC000 + 77 + n);
+    let [first, second, third] = expected;
+    assert_eq!(ports, [first, second, third, first, first, first]);
+    // At any other port the source says who it is, and who is at another is talked to as before.
+    let mut c = open("127.31.40.3:4792");
+    assert_eq!(source_ports(&mut a, &mut c, &[0, 1]), [4791, 4791]);
+    assert_eq!(source_ports(&mut c, &mut a, &[0, 1]), [4792, 4792]);
+}
+
+/// What the network answers to a flow is told, and wakes.
+#[test]
+fn nobody_at_the_port_of_devices_is_told_whatever_the_flow() {
+    let mut a = Side::open(Kind::Datagram, "127.31.41.1:4791", &Options::default());
+    let nobody = "127.31.41.2:4791".parse().unwrap();
+    for flow in [5, 6] {
+        let sent = a.carrier.send(nobody, flow, |room| {
+            room[..20].fill(1);
+            Ok::<_, ()>(20)
+        });
+        sent.unwrap();
         a.carrier.flush();
-        let mut received = b.receive_until(5);
-        received.sort_by_key(|(_, bytes)| bytes[0]);
-        ports.extend(received.iter().map(|(source, _)| source.port()));
-        assert_eq!((ports[0], ports[3]), (ports[3], ports[4]));
-        let mut different = ports.clone();
-        different.sort_unstable();
-        different.dedup();
-        assert_eq!(different.len(), 3, "{ports:?}");
-        assert!(!ports.contains(&a.address().port()));
-        assert_eq!(b.counters().damaged, 0);
+        a.sleep();
+        assert!(a.receive().is_empty());
+        let notice = a.carrier.notice();
+        let refusal = Refusal::Port;
+        let peer = nobody;
+        assert_eq!(notice, Some(Notice::Refused { peer, refusal }));
+        assert_eq!(a.carrier.notice(), None);
     }
 }
 

@@ -8,11 +8,10 @@
 //! # Source ports
 //!
 //! Routers choose among equal paths by the UDP source port, and RoCEv2 wants one per queue pair
-//! (annex A17.9.2). A socket has one source port. By default a carrier has one socket, so
-//! all it sends to a peer takes one path, and the source port is the port it receives at. With
-//! [`Options::source_ports`] it has so many sockets more that only send, and the flow label of
-//! [`Carrier::send`] chooses among them; then the source of a packet does not tell the port to
-//! answer to, as in all RoCEv2: that is the port that the peer is known to listen at.
+//! (annex A17.9.2). A socket has one source port. Between two carriers at port 4791, where the source of a
+//! packet does not tell the port to answer to, one has up to [`Options::source_ports`] sockets more that only
+//! send, from ports of 0xC000 and above, and the flow label of [`Carrier::send`] chooses among them. At any
+//! other port a carrier is known by that port, so all that it sends to a peer takes one path.
 
 mod counters;
 mod datagram;
@@ -42,6 +41,8 @@ pub(super) use path::family_of;
 pub use path::{MTU_OF_ONE_PACKET, largest_path_mtu};
 pub use stream::{Sealing, StreamCarrier};
 
+/// Source ports from here on are of flows.
+pub(super) const FIRST_FLOW_PORT: u16 = 0xC000;
 /// Bytes of the longest packet, invariant CRC included.
 pub const PACKET_MAX: usize = HEADERS_MAX + 4096 + ICRC_LENGTH;
 /// Bytes of the shortest packet: a base transport header and the CRC.
@@ -61,7 +62,8 @@ pub struct Options {
     pub segmentation: bool,
     /// Lets the kernel join received datagrams.
     pub joining: bool,
-    /// Sockets that only send, each with a source port of its own.
+    /// Sockets that only send, each with a source port of its own. They are opened for the first peer at
+    /// port 4791 of a carrier that is at that port too.
     pub source_ports: usize,
     /// The byte with service class and congestion bits in IP headers, `0x02` for "routers may mark".
     pub traffic_class: u8,
@@ -79,7 +81,7 @@ impl Default for Options {
             socket_buffer: 4 << 20,
             segmentation: true,
             joining: true,
-            source_ports: 0,
+            source_ports: 8,
             traffic_class: 0,
             instance: 0,
             connections: 256,

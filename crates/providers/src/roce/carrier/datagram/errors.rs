@@ -5,6 +5,8 @@ use super::super::name::canonical;
 use super::super::notice::{Notice, Refusal};
 use super::super::system::{Envelope, IP_RECVERR, IPV6_RECVERR, SOL_IP, SOL_IPV6, receive_error};
 use super::DatagramCarrier;
+use core::mem::MaybeUninit;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -24,6 +26,8 @@ struct ExtendedError {
 
 /// `SO_EE_ORIGIN_LOCAL`: not from the network.
 const ORIGIN_LOCAL: u8 = 1;
+/// Sockets that are asked at once; the others are next.
+const READY_MAX: usize = 16;
 /// Entries taken at once at most. The rest keeps the descriptor readable.
 const ENTRIES_MAX: usize = 64;
 
@@ -32,6 +36,27 @@ impl DatagramCarrier {
     pub(in super::super) fn take_all_errors(&mut self) {
         for socket in 0..self.sockets.count() {
             self.take_errors(socket);
+        }
+    }
+
+    /// Makes notices of what has happened at the sockets that only send, which wake whoever waits.
+    pub(super) fn take_errors_of_senders(&mut self) {
+        if self.sockets.count() == 1 {
+            return;
+        }
+        let mut events = [const { MaybeUninit::uninit() }; READY_MAX];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&at_once)) else {
+            return;
+        };
+        for event in ready {
+            let socket = event.data.u64() as usize;
+            if socket > 0 {
+                self.take_errors(socket);
+            }
         }
     }
 

@@ -19,6 +19,7 @@ use core::net::SocketAddr;
 use legato_verbs::PathMtu;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use sockets::Sockets;
 
 /// A NIC's port on UDP sockets.
@@ -56,12 +57,28 @@ impl DatagramCarrier {
             notices: Notices::new(),
             counters: Counters::default(),
         };
-        for (index, socket) in carrier.sockets.iter().enumerate() {
-            let data = epoll::EventData::new_u64(index as u64);
-            epoll::add(&carrier.epoll, socket, data, interest(index, false))
-                .map_err(step("epoll_ctl"))?;
-        }
+        carrier.watch(0).map_err(step("epoll_ctl"))?;
         Ok(carrier)
+    }
+
+    fn watch(&self, index: usize) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(index as u64);
+        let socket = self.sockets.descriptor(index);
+        epoll::add(&self.epoll, socket, data, interest(index, self.blocked))
+    }
+
+    /// The number of the socket that a packet is sent from.
+    fn socket_for(&mut self, peer: SocketAddr, flow: u32) -> usize {
+        if !self.sockets.has_flows_to(peer) {
+            return 0;
+        }
+        if self.sockets.open_others() {
+            for index in 1..self.sockets.count() {
+                // Its errors are taken when something is sent from it.
+                let _ = self.watch(index);
+            }
+        }
+        self.sockets.of_flow(flow)
     }
 
     /// Where peers reach this carrier.

@@ -33,6 +33,7 @@ impl DatagramCarrier {
                 }
                 Err(Errno::AGAIN) => {
                     self.expected = 1;
+                    self.take_errors_of_senders();
                     break;
                 }
                 Err(Errno::INTR) => {}
@@ -40,9 +41,6 @@ impl DatagramCarrier {
                     self.take_errors(0);
                 }
             }
-        }
-        for other in 1..self.sockets.count() {
-            self.take_errors(other);
         }
         !inbox.is_empty()
     }

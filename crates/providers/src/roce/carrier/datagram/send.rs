@@ -37,7 +37,7 @@ impl DatagramCarrier {
         if !(PACKET_MIN..=PACKET_MAX).contains(&(length + ICRC_LENGTH)) {
             return Err(SendError::Length(length));
         }
-        let socket = self.sockets.of_flow(flow);
+        let socket = self.socket_for(peer, flow);
         let whole = length + ICRC_LENGTH;
         let index = self.batches.index(peer, socket, whole);
         let envelope = headers(self.sockets.address(socket), peer, index as u16);

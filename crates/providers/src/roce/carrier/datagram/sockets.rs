@@ -6,9 +6,10 @@ use super::super::system::{
     IP_RECVERR, IPV6_MTU_DISCOVER, IPV6_RECVERR, PMTUDISC_DO, SOL_IP, SOL_IPV6, SOL_UDP, UDP_GRO,
     UDP_NO_CHECK6_RX, set_option,
 };
-use super::super::{CarrierError, Options, step};
+use super::super::{CarrierError, FIRST_FLOW_PORT, Options, step};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use legato_verbs::ROCE_PORT;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags, SocketType, sockopt};
@@ -18,6 +19,7 @@ use rustix::net::{self, SocketFlags, SocketType, sockopt};
 pub(super) struct Sockets {
     main: Socket,
     others: Vec<Socket>,
+    options: Options,
 }
 
 #[derive(Debug)]
@@ -26,6 +28,10 @@ struct Socket {
     address: SocketAddr,
 }
 
+/// Bytes for what nobody reads and for what the network answers, at a socket that only sends.
+const ERRORS_BUFFER: usize = 16 << 10;
+/// How many ports are of flows.
+const FLOW_PORTS: u16 = u16::MAX - FIRST_FLOW_PORT + 1;
 /// `IP_MTU_DISCOVER`, linux/in.h.
 const IP_MTU_DISCOVER: u32 = 10;
 
@@ -35,24 +41,50 @@ impl Sockets {
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(CarrierError::NoUnicastAddress(local));
         }
-        let main = Socket::open(local, options)?;
+        let main = Socket::open(local, options, options.socket_buffer)?;
         if options.joining {
             // Kernels before 5.0 do not join; then every datagram comes alone.
             let _ = set_option(&main.descriptor, SOL_UDP, UDP_GRO, 1);
         }
-        let mut any_port = local;
-        any_port.set_port(0);
-        let others = (0..options.source_ports)
-            .map(|_| Socket::open(any_port, options))
-            .collect::<Result<_, _>>()?;
-        Ok(Self { main, others })
+        Ok(Self {
+            main,
+            others: Vec::new(),
+            options: *options,
+        })
+    }
+
+    /// Opens those that only send. True if there are any now that there were not.
+    pub(super) fn open_others(&mut self) -> bool {
+        // Tried once: with fewer, or none, there are fewer paths.
+        let wanted = core::mem::take(&mut self.options.source_ports);
+        let first = self.options.instance % u64::from(FLOW_PORTS);
+        let mut tries = (0..FLOW_PORTS).map(|n| (first as u16 + n) % FLOW_PORTS);
+        while self.others.len() < wanted
+            && let Some(port) = tries.next()
+        {
+            let place = SocketAddr::new(self.main.address.ip(), FIRST_FLOW_PORT + port);
+            match Socket::open(place, &self.options, ERRORS_BUFFER) {
+                Ok(socket) => self.others.push(socket),
+                Err(CarrierError::System {
+                    errno: Errno::ADDRINUSE,
+                    ..
+                }) => {}
+                Err(_) => break,
+            }
+        }
+        !self.others.is_empty() && wanted > 0
     }
 
     pub(super) const fn local(&self) -> SocketAddr {
         self.main.address
     }
 
-    /// The number of the socket that a flow is sent from.
+    /// Is the source port free to choose in what goes to this peer?
+    pub(super) const fn has_flows_to(&self, peer: SocketAddr) -> bool {
+        self.main.address.port() == ROCE_PORT && peer.port() == ROCE_PORT
+    }
+
+    /// The number of the socket that a flow is sent from, where the source port is free to choose.
     pub(super) fn of_flow(&self, flow: u32) -> usize {
         match self.others.len() {
             0 => 0,
@@ -85,11 +117,15 @@ impl Sockets {
 }
 
 impl Socket {
-    fn open(local: SocketAddr, options: &Options) -> Result<Self, CarrierError> {
+    fn open(
+        local: SocketAddr,
+        options: &Options,
+        receive_buffer: usize,
+    ) -> Result<Self, CarrierError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = net::socket_with(family_of(local), SocketType::DGRAM, flags, None)
             .map_err(step("socket"))?;
-        sockopt::set_socket_recv_buffer_size(&socket, options.socket_buffer)
+        sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)
             .map_err(step("setsockopt SO_RCVBUF"))?;
         sockopt::set_socket_send_buffer_size(&socket, options.socket_buffer)
             .map_err(step("setsockopt SO_SNDBUF"))?;
