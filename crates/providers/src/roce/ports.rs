@@ -283,6 +283,13 @@ impl Ports {
         }
     }
 
+    /// The user is about to sleep.
+    pub(super) fn before_sleep(&mut self, index: PortIndex) {
+        if let Some(port) = self.port_mut(index) {
+            port.carrier.before_sleep();
+        }
+    }
+
     /// Of all that are open.
     pub(super) fn counters(&self) -> Counters {
         let all = self.ports.iter().flatten();

@@ -138,6 +138,10 @@ impl RoceProvider {
     /// True if the user has nothing to do before something comes.
     pub(super) fn may_sleep(&mut self) -> bool {
         self.heed_addresses();
+        for port in 0..self.around.ports.places() {
+            self.around.ports.before_sleep(port);
+            self.heed_notices(port);
+        }
         self.sound_alarms();
         self.around.ports.flush();
         !self.adapter.has_work() && self.inbox.is_empty()

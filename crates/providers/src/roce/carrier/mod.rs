@@ -224,6 +224,15 @@ impl Carrier {
         }
     }
 
+    /// Before its user sleeps on the descriptor: else that is readable as long as the network's answers wait
+    /// that `receive` does not look for.
+    pub fn before_sleep(&mut self) {
+        match self {
+            Self::Datagram(inner) => inner.take_errors_of_senders(),
+            Self::Stream(_) => {}
+        }
+    }
+
     /// What happened to peers, oldest first.
     pub fn notice(&mut self) -> Option<Notice> {
         either!(self, inner => inner.notice())

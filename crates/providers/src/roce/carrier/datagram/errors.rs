@@ -34,13 +34,12 @@ const ENTRIES_MAX: usize = 64;
 impl DatagramCarrier {
     /// Makes notices of what the network has answered up to now.
     pub(in super::super) fn take_all_errors(&mut self) {
-        for socket in 0..self.sockets.count() {
-            self.take_errors(socket);
-        }
+        self.take_errors(0);
+        self.take_errors_of_senders();
     }
 
-    /// Makes notices of what has happened at the sockets that only send, which wake whoever waits.
-    pub(super) fn take_errors_of_senders(&mut self) {
+    /// Makes notices of what has happened at the sockets that only send.
+    pub(in super::super) fn take_errors_of_senders(&mut self) {
         if self.sockets.count() == 1 {
             return;
         }

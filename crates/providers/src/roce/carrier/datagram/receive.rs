@@ -33,7 +33,6 @@ impl DatagramCarrier {
                 }
                 Err(Errno::AGAIN) => {
                     self.expected = 1;
-                    self.take_errors_of_senders();
                     break;
                 }
                 Err(Errno::INTR) => {}
