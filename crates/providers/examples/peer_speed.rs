@@ -6,7 +6,8 @@
 //!
 //! KIND is `udp` or `stream` (software RoCE), `bare-udp` or `bare-tcp`; a PLACE is `HOST:PORT`. For 64 B
 //! and 4 KiB the value is the median of the round trips in microseconds, for 64 KiB and 1 MiB the
-//! megabytes in a second. Both sides look again and again instead of sleeping.
+//! megabytes in a second, over bare UDP in datagrams of 4 KiB, without those that were lost. Both sides look
+//! again and again instead of sleeping.
 #![allow(
     clippy::unwrap_used,
     reason = "an example that fails has nothing to print"
@@ -28,6 +29,11 @@ const UNDER_WAY: usize = 4;
 /// Measures for so long, after a while that does not count.
 const WHILE: Duration = Duration::from_millis(400);
 const BEFORE: Duration = Duration::from_millis(50);
+/// Of bare UDP: bytes of a datagram, bytes that are asked for at a time so that no socket's buffer is too
+/// small (212,992 bytes, `net.core.rmem_default`), and after what time what has not come is lost.
+const DATAGRAM: usize = 4096;
+const PART: usize = 16 << 10;
+const SILENCE: Duration = Duration::from_millis(2);
 /// Bytes of what asks a bare socket for an answer: the length that is wanted, and padding.
 const QUESTION: usize = 32;
 
@@ -108,8 +114,15 @@ fn serve_datagrams(place: SocketAddr) {
     let mut bytes = [7; 1 << 16];
     loop {
         if let Ok((_, from)) = socket.recv_from(&mut bytes) {
-            let length = u32::from_le_bytes(bytes[..4].try_into().unwrap());
-            socket.send_to(&bytes[..length as usize], from).unwrap();
+            let mut left = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+            while left > 0 {
+                let part = left.min(DATAGRAM);
+                match socket.send_to(&bytes[..part], from) {
+                    Ok(_) => left -= part,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
         }
     }
 }
@@ -126,6 +139,40 @@ fn ask_datagrams(place: SocketAddr, server: SocketAddr) {
         });
         println!("{length} {time}");
     }
+    for length in LONG {
+        println!("{length} {}", datagrams_in_a_row(&socket, length.min(PART)));
+    }
+}
+
+/// As READs are: a question each, and as many under way. Megabytes in a second.
+fn datagrams_in_a_row(socket: &UdpSocket, length: usize) -> f64 {
+    let mut bytes = [0; DATAGRAM];
+    let question = {
+        let mut question = [0; QUESTION];
+        question[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        question
+    };
+    let (mut asked, mut received, mut lost) = (0, 0, 0);
+    let begun = Instant::now();
+    let mut heard = begun;
+    while begun.elapsed() < WHILE {
+        while asked < received + lost + UNDER_WAY * length {
+            socket.send(&question).unwrap();
+            asked += length;
+        }
+        match socket.recv(&mut bytes) {
+            Ok(count) => {
+                received += count;
+                heard = Instant::now();
+            }
+            Err(_) if heard.elapsed() > SILENCE => {
+                lost = asked - received;
+                heard = Instant::now();
+            }
+            Err(_) => {}
+        }
+    }
+    received as f64 / begun.elapsed().as_micros() as f64
 }
 
 /// All of it, without sleeping.

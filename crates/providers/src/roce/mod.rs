@@ -65,7 +65,10 @@ const RNR_RETRY: u8 = 6;
 const RNR_TIMER: u8 = 12;
 /// ECT(0): routers may mark packets where they would drop them otherwise (RFC 3168, 5).
 const ECN_CAPABLE: u8 = 0x02;
-const READS_MAX: u8 = 16;
+/// As `rdma_rxe` has it (`RXE_MAX_QP_RD_ATOM`): 32 pages in pieces, which are brought ahead at a time.
+const READS_MAX: u8 = 128;
+/// Packets of a page where links take 1500 bytes.
+const READ_PIECES: u32 = 4;
 const MESSAGE_LENGTH_MAX: u32 = 1 << 30;
 /// Pieces of 64 KiB that are received at once.
 const PIECES: usize = 8;
@@ -134,6 +137,10 @@ impl RoceProvider {
                     recovery: match kind {
                         Kind::Datagram => Recovery::Measured,
                         Kind::Stream => Recovery::AsAttributes,
+                    },
+                    read_pieces: match kind {
+                        Kind::Datagram => READ_PIECES,
+                        Kind::Stream => 0,
                     },
                     ..rc::Policy::IDEAL
                 },

@@ -46,6 +46,10 @@ pub struct Policy {
     pub slot_reclaim: SlotReclaim,
     /// Request packets that can be without an answer.
     pub window_packets: u32,
+    /// A READ whose answer takes so many packets, or fewer, asks for each of them alone, a READ on the wire,
+    /// as far as the peer takes so many at a time: the packets of its answer are equally long, and one
+    /// message for a system that segments (`UDP_SEGMENT`, udp(7)).
+    pub read_pieces: u32,
     /// Packets that are acknowledged at once though no acknowledgement was asked for.
     pub acknowledge_packets: u32,
     /// Fewer are acknowledged so much later.
@@ -173,6 +177,7 @@ impl Policy {
         completes_half_received: true,
         slot_reclaim: SlotReclaim::Polled,
         window_packets: 256,
+        read_pieces: 0,
         acknowledge_packets: 16,
         acknowledge_delay: Duration::from_micros(100),
         inline_max: 512,

@@ -2,6 +2,7 @@
 
 use crate::harness::{ALL_ACCESS, LEFT, Options, Pair, RIGHT, entry, remote, request};
 use legato_base::{Duration, Time};
+use legato_transport::rc::Policy;
 use legato_transport::wire::{Body, Opcode};
 use legato_transport::{PathMtu, WorkQueue};
 use legato_verbs::{CompletionKind, RemoteKey, SendFlags, SendOperation};
@@ -99,6 +100,59 @@ fn one_sided_requests_of_every_length() {
         );
         assert!(left[..length] == right[8192..8192 + length]);
         assert!(right[..length] == left[8192..8192 + length]);
+    }
+}
+
+/// Where the answer's packets are to be equally long, each is asked for alone, as far as the peer takes so
+/// many READs at a time.
+#[test]
+fn a_short_read_asks_for_each_packet_alone() {
+    for (depth, length, requests) in [
+        (8, 4096, 4),
+        (8, 4000, 4),
+        (8, 1024, 1),
+        // Longer than short.
+        (8, 4097, 1),
+        // The second asks for all of its packets together, and waits for nobody.
+        (5, 4096, 4),
+        (3, 4096, 1),
+    ] {
+        let options = Options {
+            mtu: PathMtu::Bytes1024,
+            depth,
+            resources: depth as u8,
+            policy: Policy {
+                read_pieces: 4,
+                ..Policy::IDEAL
+            },
+            ..Options::default()
+        };
+        let mut pair = pair(&options);
+        let seen = watch(&mut pair);
+        let mut expected = Vec::new();
+        for (id, place) in [(1, 0), (2, 8192)] {
+            let read = SendOperation::RdmaRead(remote(2, place));
+            let into = vec![entry(1, place, length)];
+            pair.left().post(request(id, read, into));
+            expected.push((id, Ok(CompletionKind::RdmaRead)));
+        }
+        pair.run();
+        assert_eq!(pair.left().poll(WorkQueue::Send), expected);
+        let seen = seen.borrow();
+        let asked = seen.iter().filter(|(from, _)| *from == LEFT).count();
+        let second = if depth == 5 { 1 } else { requests };
+        assert_eq!(asked, requests + second, "{depth} {length}: {seen:?}");
+        let alone = (RIGHT, Opcode::ReadResponseOnly);
+        let alone = seen.iter().filter(|it| **it == alone).count();
+        assert_eq!(alone > 0, requests == 4 || length == 1024);
+        let (mine, theirs) = (
+            pair.ends[LEFT].host.bytes(1),
+            pair.ends[RIGHT].host.bytes(2),
+        );
+        for place in [0, 8192] {
+            let range = place as usize..(place + length) as usize;
+            assert!(mine[range.clone()] == theirs[range]);
+        }
     }
 }
 

@@ -27,10 +27,10 @@ impl Requester {
         let rest = slot.first.plus(slot.packets).minus(sequence).unsigned_abs();
         let direction = slot.direction();
         let is_new = sequence == self.sent;
-        let asked = if is_new {
-            rest
-        } else {
-            self.piece_from(slot, sequence)
+        let asked = match is_new {
+            true if self.asks_one_by_one(slot, rest) => 1,
+            true => rest,
+            false => self.piece_from(slot, sequence),
         };
         let Some(path) = host.path() else {
             return Some(Admitted {
@@ -68,9 +68,17 @@ impl Requester {
             return None;
         }
         Some(Admitted {
-            packets: rest.min(room).min(most),
+            packets: asked.min(room).min(most),
             is_last: false,
         })
+    }
+
+    /// Is each packet of this READ's answer, of which so many are left, asked for alone?
+    fn asks_one_by_one(&self, slot: &Slot, rest: u32) -> bool {
+        // The first piece was counted when the request started.
+        let counted = u32::from(rest == slot.packets);
+        let pieces = (self.reading + rest).saturating_sub(counted);
+        slot.packets <= self.policy.read_pieces && pieces <= self.settings.depth
     }
 
     /// How much of a READ that was asked for is in the piece under a sequence number, from there on.

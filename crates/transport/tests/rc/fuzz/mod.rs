@@ -33,6 +33,7 @@ const RECEIVES_MAX: usize = 6;
 
 /// As the provider over UDP has it.
 const MEASURED: Policy = Policy {
+    read_pieces: 4,
     backoff: Backoff::Doubling,
     recovery: Recovery::Measured,
     ..Policy::IDEAL
