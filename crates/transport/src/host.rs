@@ -96,6 +96,11 @@ pub trait Host {
     /// queue pair's until it completes.
     fn take_receive(&mut self) -> Option<ReceiveRequest>;
 
+    /// One that was taken has completed.
+    fn give_receive(&mut self, receive: ReceiveRequest) {
+        drop(receive);
+    }
+
     fn complete(&mut self, completion: QueueCompletion);
 
     fn raise(&mut self, event: QueuePairEvent);

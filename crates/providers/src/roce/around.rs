@@ -1,5 +1,6 @@
 //! What the channel adapter finds around it here: memory of this process, sockets, the user's clock.
 
+use super::carrier::PACKET_BUFFER;
 use super::memory::Memory;
 use super::peers::Peers;
 use super::ports::Ports;
@@ -64,7 +65,7 @@ impl Surroundings for Around {
     fn take_buffer(&mut self, room: usize) -> Box<[u8]> {
         match self.spare.pop() {
             Some(buffer) if buffer.len() >= room => buffer,
-            _ => vec![0; room].into(),
+            _ => vec![0; room.max(PACKET_BUFFER)].into(),
         }
     }
 
@@ -77,10 +78,11 @@ impl Surroundings for Around {
             Flow::Management => 1,
             Flow::QueuePair { number, .. } => number.get(),
         };
-        if let (Some((port, peer)), Some(packet)) = (self.peers.address(to), buffer.get(..length)) {
-            self.ports.send(port, peer, flow, packet);
-        }
-        self.give_buffer(buffer);
+        let spare = match self.peers.address(to) {
+            Some((port, peer)) => self.ports.send(port, peer, flow, buffer, length),
+            None => buffer,
+        };
+        self.give_buffer(spare);
     }
 
     fn is_inside(&self, peer: Gid) -> bool {

@@ -2,12 +2,15 @@
 
 use super::carrier::{
     Carrier, CarrierError, Counters, DatagramCarrier, FIRST_FLOW_PORT, Inbox, Notice, Options,
-    Sealing, SendError, StreamCarrier, family_of,
+    PACKET_BUFFER, Sealing, SendError, StreamCarrier, family_of,
 };
 use super::peers::PortIndex;
 use crate::memory::system;
 use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
+use core::convert::Infallible;
+use core::mem;
 use core::net::{IpAddr, SocketAddr};
 use legato_base::Random;
 use legato_verbs::{PathMtu, VerbsError};
@@ -55,6 +58,7 @@ struct Held {
     peer: SocketAddr,
     flow: u32,
     packet: Box<[u8]>,
+    length: usize,
 }
 
 impl Ports {
@@ -241,28 +245,38 @@ impl Ports {
         self.ports.iter().flatten().all(|port| port.held.is_none())
     }
 
-    /// Queues a packet.
-    pub(super) fn send(&mut self, index: PortIndex, peer: SocketAddr, flow: u32, packet: &[u8]) {
-        let Some(port) = self.port_mut(index) else {
-            return;
-        };
-        if port.held.is_none() && !port.take(peer, flow, packet) {
+    /// Queues a packet of so many bytes. Returns memory for another one.
+    pub(super) fn send(
+        &mut self,
+        index: PortIndex,
+        peer: SocketAddr,
+        flow: u32,
+        mut packet: Box<[u8]>,
+        length: usize,
+    ) -> Box<[u8]> {
+        if let Some(port) = self.port_mut(index)
+            && port.held.is_none()
+            && !port.take(peer, flow, &mut packet, length)
+        {
+            let other = vec![0; PACKET_BUFFER].into();
             port.held = Some(Held {
                 peer,
                 flow,
-                packet: packet.into(),
+                packet: mem::replace(&mut packet, other),
+                length,
             });
         }
+        packet
     }
 
     /// Sends what waits. What the sockets do not take now stays.
     pub(super) fn flush(&mut self) {
         for port in self.ports.iter_mut().flatten() {
             port.carrier.flush();
-            let Some(held) = port.held.take() else {
+            let Some(mut held) = port.held.take() else {
                 continue;
             };
-            if port.take(held.peer, held.flow, &held.packet) {
+            if port.take(held.peer, held.flow, &mut held.packet, held.length) {
                 port.carrier.flush();
             } else {
                 port.held = Some(held);
@@ -306,13 +320,9 @@ impl Ports {
 
 impl Port {
     /// False if there is no room. A packet that cannot be sent at all is lost, as on any network.
-    fn take(&mut self, peer: SocketAddr, flow: u32, packet: &[u8]) -> bool {
-        let written = self.carrier.send(peer, flow, |place| {
-            let place = place.get_mut(..packet.len()).ok_or(())?;
-            place.copy_from_slice(packet);
-            Ok::<_, ()>(packet.len())
-        });
-        written != Err(SendError::Busy)
+    fn take(&mut self, peer: SocketAddr, flow: u32, packet: &mut Box<[u8]>, length: usize) -> bool {
+        let sent = self.carrier.send_packet(peer, flow, packet, length);
+        sent != Err(SendError::<Infallible>::Busy)
     }
 }
 

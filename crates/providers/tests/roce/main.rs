@@ -5,6 +5,7 @@
 )]
 
 mod addresses;
+mod allocations;
 #[path = "../carrier_rig/mod.rs"]
 mod carrier_rig;
 mod conformance;

@@ -237,6 +237,17 @@ impl<S: Surroundings> Host for QueuePairHost<'_, S> {
         Some(request)
     }
 
+    fn give_receive(&mut self, receive: ReceiveRequest) {
+        match &mut self.context.receives {
+            Receives::Own(queue) => queue.give_back(receive),
+            Receives::Shared(shared) => {
+                if let Ok(queue) = self.objects.shared.queue_mut(*shared) {
+                    queue.give_back(receive);
+                }
+            }
+        }
+    }
+
     fn complete(&mut self, completion: QueueCompletion) {
         let into = match completion.queue {
             WorkQueue::Send => self.context.send_queue,

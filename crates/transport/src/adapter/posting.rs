@@ -126,7 +126,7 @@ impl ChannelAdapter {
         self.check_length(&request.entries)?;
         let record = self.queue_pairs.get_mut(handle(name));
         match &mut record.ok_or(NO_QUEUE_PAIR)?.context.receives {
-            Receives::Own(queue) => queue.post(request.clone())?,
+            Receives::Own(queue) => queue.post(request)?,
             Receives::Shared(_) => {
                 return Err(VerbsError::Unsupported(
                     "receives of its own beside a shared receive queue",
@@ -153,6 +153,6 @@ impl ChannelAdapter {
         self.may_post(surroundings, WorkQueue::Receive)?;
         self.check_length(&request.entries)?;
         let queue = self.objects.shared.queue_mut(queue)?;
-        queue.post(request.clone())
+        queue.post(request)
     }
 }

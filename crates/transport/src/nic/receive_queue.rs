@@ -1,14 +1,17 @@
 //! A receive queue, of one queue pair or shared, with a limit that tells when it runs low.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::num::NonZeroU32;
-use legato_verbs::{LocalKey, ReceiveRequest, VerbsError};
+use legato_verbs::{LocalKey, ReceiveRequest, ScatterGatherEntry, VerbsError};
 
 /// Posted receives, oldest first.
 #[derive(Clone, Debug)]
 pub struct ReceiveQueue {
     size: ReceiveQueueSize,
     waiting: VecDeque<ReceiveRequest>,
+    /// Of receives that have completed, for the next ones.
+    spare: Vec<Vec<ScatterGatherEntry>>,
     /// Taken receives whose slots are not free yet.
     held: u32,
     /// The armed limit.
@@ -47,6 +50,7 @@ impl ReceiveQueue {
         Self {
             size,
             waiting: VecDeque::with_capacity(size.depth as usize),
+            spare: Vec::new(),
             held: 0,
             limit: None,
         }
@@ -63,7 +67,7 @@ impl ReceiveQueue {
 
     /// # Errors
     /// [`VerbsError::QueueFull`]; [`VerbsError::LimitExceeded`] for too many entries.
-    pub fn post(&mut self, request: ReceiveRequest) -> Result<(), VerbsError> {
+    pub fn post(&mut self, request: &ReceiveRequest) -> Result<(), VerbsError> {
         if request.entries.len() > self.size.entries_max as usize {
             return Err(VerbsError::LimitExceeded {
                 what: "the number of entries of a receive",
@@ -74,7 +78,13 @@ impl ReceiveQueue {
         if self.posted().saturating_add(self.held) >= self.size.depth {
             return Err(VerbsError::QueueFull("receive"));
         }
-        self.waiting.push_back(request);
+        let mut entries = self.spare.pop().unwrap_or_default();
+        entries.clear();
+        entries.extend_from_slice(&request.entries);
+        self.waiting.push_back(ReceiveRequest {
+            wr_id: request.wr_id,
+            entries,
+        });
         Ok(())
     }
 
@@ -96,6 +106,13 @@ impl ReceiveQueue {
             request,
             limit_reached,
         })
+    }
+
+    /// A receive that was taken has completed: what it is made of is used again.
+    pub fn give_back(&mut self, request: ReceiveRequest) {
+        if self.spare.len() < self.size.depth as usize {
+            self.spare.push(request.entries);
+        }
     }
 
     /// Frees slots of taken receives: their completions were polled, or will never be. Nothing
@@ -156,7 +173,7 @@ mod tests {
     fn filled(size: ReceiveQueueSize) -> ReceiveQueue {
         let mut queue = ReceiveQueue::new(size);
         for id in 0..u64::from(size.depth) {
-            queue.post(receive(id)).unwrap();
+            queue.post(&receive(id)).unwrap();
         }
         queue
     }
@@ -165,7 +182,7 @@ mod tests {
     fn receives_are_taken_in_order_and_a_full_queue_gives_back() {
         let mut queue = filled(TEN);
         let full = Err(VerbsError::QueueFull("receive"));
-        assert_eq!(queue.post(receive(10)), full);
+        assert_eq!(queue.post(&receive(10)), full);
         for id in 0..10 {
             assert_eq!(queue.take().unwrap().request, receive(id));
         }
@@ -183,7 +200,7 @@ mod tests {
             entries: Vec::from([entry; 2]),
             ..receive(1)
         };
-        let refused = ReceiveQueue::new(TEN).post(request);
+        let refused = ReceiveQueue::new(TEN).post(&request);
         assert!(matches!(refused, Err(VerbsError::LimitExceeded { .. })));
     }
 
@@ -196,16 +213,16 @@ mod tests {
         queue.take();
         queue.take();
         let full = Err(VerbsError::QueueFull("receive"));
-        assert_eq!(queue.post(receive(10)), full);
+        assert_eq!(queue.post(&receive(10)), full);
         queue.release(1);
-        assert_eq!(queue.post(receive(10)), Ok(()));
-        assert_eq!(queue.post(receive(11)), full);
+        assert_eq!(queue.post(&receive(10)), Ok(()));
+        assert_eq!(queue.post(&receive(11)), full);
         queue.clear();
         assert_eq!((queue.posted(), queue.take()), (0, None));
-        (0..10).for_each(|id| queue.post(receive(id)).unwrap());
+        (0..10).for_each(|id| queue.post(&receive(id)).unwrap());
         // More than was taken is no credit.
         queue.release(100);
-        assert_eq!(queue.post(receive(10)), full);
+        assert_eq!(queue.post(&receive(10)), full);
     }
 
     #[test]
@@ -217,7 +234,7 @@ mod tests {
             .collect();
         assert_eq!(fired, [false, false, false, true, false]);
         assert_eq!(queue.limit(), 0);
-        (0..5).for_each(|id| queue.post(receive(id)).unwrap());
+        (0..5).for_each(|id| queue.post(&receive(id)).unwrap());
         queue.arm_limit(10).unwrap();
         assert!(queue.take().unwrap().limit_reached);
         // Armed when it is low already: the next take says so.
@@ -232,7 +249,7 @@ mod tests {
     #[test]
     fn v15_a_limit_of_the_last_receive_fires_when_there_is_none() {
         let mut queue = ReceiveQueue::new(TEN);
-        queue.post(receive(1)).unwrap();
+        queue.post(&receive(1)).unwrap();
         queue.arm_limit(1).unwrap();
         assert!(queue.take().unwrap().limit_reached);
         assert_eq!(queue.take(), None);

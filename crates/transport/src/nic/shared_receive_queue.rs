@@ -191,13 +191,13 @@ mod tests {
         let name = queues.create(DOMAIN, size).unwrap();
         queues.attach(name).unwrap();
         let queue = queues.queue_mut(name).unwrap();
-        (0..10).for_each(|id| queue.post(receive(id)).unwrap());
+        (0..10).for_each(|id| queue.post(&receive(id)).unwrap());
         assert!(queue.take().is_some() && queue.take().is_some());
-        assert!(queue.post(receive(10)).is_err());
+        assert!(queue.post(&receive(10)).is_err());
         queues.detach(name, 2).unwrap();
         let queue = queues.queue_mut(name).unwrap();
-        (10..12).for_each(|id| queue.post(receive(id)).unwrap());
-        assert!(queue.post(receive(12)).is_err());
+        (10..12).for_each(|id| queue.post(&receive(id)).unwrap());
+        assert!(queue.post(&receive(12)).is_err());
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         let new = queues.create(DOMAIN, size).unwrap();
         assert_eq!(old.index, new.index);
         let queue = queues.queue_mut(new).unwrap();
-        queue.post(receive(1)).unwrap();
+        queue.post(&receive(1)).unwrap();
         queue.arm_limit(1).unwrap();
         queue.take().unwrap();
         // A late completion of the old one frees no slot, and its post and its limit go nowhere.
@@ -223,7 +223,7 @@ mod tests {
         assert!(queues.queue_mut(old).is_err() && queues.queue(old).is_err());
         let queue = queues.queue_mut(new).unwrap();
         assert_eq!(
-            queue.post(receive(2)),
+            queue.post(&receive(2)),
             Err(VerbsError::QueueFull("receive"))
         );
     }

@@ -11,6 +11,8 @@ use legato_verbs::RemoteAddress;
 pub(super) struct Replies {
     kept: VecDeque<Reply>,
     capacity: usize,
+    /// Of those before this one nothing is to be sent.
+    unsent: usize,
 }
 
 /// Where a request is among all that ever came: its sequence number, which comes again after 2^24
@@ -96,6 +98,7 @@ impl Replies {
         Self {
             kept: VecDeque::with_capacity(capacity),
             capacity,
+            unsent: 0,
         }
     }
 
@@ -103,7 +106,7 @@ impl Replies {
     pub(super) fn set_capacity(&mut self, capacity: u8) {
         self.capacity = usize::from(capacity);
         while self.kept.len() > self.capacity {
-            self.kept.pop_front();
+            self.forget_oldest();
         }
         self.kept.reserve(self.capacity - self.kept.len());
     }
@@ -116,11 +119,16 @@ impl Replies {
         }
         match self.kept.front() {
             Some(oldest) if oldest.answered => {
-                self.kept.pop_front();
+                self.forget_oldest();
                 Ok(())
             }
             _ => Err(TooMany),
         }
+    }
+
+    fn forget_oldest(&mut self) {
+        self.kept.pop_front();
+        self.unsent = self.unsent.saturating_sub(1);
     }
 
     pub(super) fn add_read(
@@ -208,21 +216,25 @@ impl Replies {
         }
     }
 
+    /// The reply that a packet is of, which may be sent again, and which of its packets.
     fn find(&mut self, place: Place) -> Option<(&mut Reply, u32)> {
-        self.kept.iter_mut().find_map(|reply| {
+        let mut kept = self.kept.iter().enumerate();
+        let (at, index) = kept.find_map(|(at, reply)| {
             let distance = place
                 .packets_before
                 .checked_sub(reply.first.packets_before)?;
             let index = u32::try_from(distance).ok()?;
-            (index < reply.packets).then_some((reply, index))
-        })
+            (index < reply.packets).then_some((at, index))
+        })?;
+        self.unsent = self.unsent.min(at);
+        Some((self.kept.get_mut(at)?, index))
     }
 
     /// The next packet to send.
     pub(super) fn peek(&self, mtu: PathMtu) -> Option<ReplyPacket> {
         let (reply, pending) = self
             .kept
-            .iter()
+            .range(self.unsent..)
             .find_map(|reply| Some((reply, reply.pending?)))?;
         let acknowledgement = Acknowledgement::new(reply.messages);
         let sequence = reply.first.plus(pending.next).sequence;
@@ -258,7 +270,10 @@ impl Replies {
     }
 
     fn front_pending(&mut self) -> Option<&mut Reply> {
-        self.kept.iter_mut().find(|reply| reply.pending.is_some())
+        while self.kept.get(self.unsent)?.pending.is_none() {
+            self.unsent += 1;
+        }
+        self.kept.get_mut(self.unsent)
     }
 
     /// The packet of [`Self::peek`] was sent.
@@ -276,6 +291,7 @@ impl Replies {
     /// Sends nothing more.
     pub(super) fn stop(&mut self) {
         self.kept.clear();
+        self.unsent = 0;
     }
 }
 

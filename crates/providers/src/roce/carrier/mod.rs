@@ -22,6 +22,7 @@ mod path;
 mod stream;
 mod system;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use legato_base::SystemError;
@@ -45,6 +46,9 @@ pub use stream::{Sealing, StreamCarrier};
 pub(super) const FIRST_FLOW_PORT: u16 = 0xC000;
 /// Bytes of the longest packet, invariant CRC included.
 pub const PACKET_MAX: usize = HEADERS_MAX + 4096 + ICRC_LENGTH;
+/// Bytes of memory for a packet that nobody copies again, and three more. Not a power of two, so that the heads
+/// of packets do not all fall into the same set of the cache.
+pub const PACKET_BUFFER: usize = (PACKET_MAX + 3).next_multiple_of(64);
 /// Bytes of the shortest packet: a base transport header and the CRC.
 pub const PACKET_MIN: usize = 12 + ICRC_LENGTH;
 /// Bytes of the IP and UDP headers in front of a packet.
@@ -193,6 +197,24 @@ impl Carrier {
         write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<(), SendError<E>> {
         either!(self, inner => inner.send(peer, flow, write))
+    }
+
+    /// Queues a packet of `length` bytes, without its invariant CRC, for which `packet` has room. If it is
+    /// queued, `packet` is other memory of [`PACKET_BUFFER`] bytes afterwards, or still the same.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_packet<E>(
+        &mut self,
+        peer: SocketAddr,
+        flow: u32,
+        packet: &mut Box<[u8]>,
+        length: usize,
+    ) -> Result<(), SendError<E>> {
+        match self {
+            Self::Datagram(inner) => inner.send_packet(peer, flow, packet, length),
+            Self::Stream(inner) => inner.send_packet(peer, flow, packet, length),
+        }
     }
 
     /// Sends what waits, as much as the kernel takes.

@@ -76,7 +76,7 @@ impl Responder {
             Extra::Invalidate(key) => CompletionKind::ReceiveWithInvalidate { length, key },
         };
         self.message_completed();
-        complete(&receive, kind, packet, host);
+        complete(receive, kind, packet, host);
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl Responder {
         if let Some((receive, immediate)) = receive {
             let length = place.length;
             let kind = CompletionKind::ReceiveRdmaWithImmediate { length, immediate };
-            complete(&receive, kind, packet, host);
+            complete(receive, kind, packet, host);
         }
         Ok(Executed::Message(1))
     }
@@ -266,7 +266,7 @@ fn fill(
 }
 
 fn complete(
-    receive: &ReceiveRequest,
+    receive: ReceiveRequest,
     kind: CompletionKind,
     packet: &Packet<'_>,
     host: &mut impl Host,
@@ -277,4 +277,5 @@ fn complete(
         result: Ok(kind),
         solicited: packet.base.solicited,
     });
+    host.give_receive(receive);
 }

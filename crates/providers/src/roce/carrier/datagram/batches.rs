@@ -1,17 +1,15 @@
 //! Packets that wait to be sent, in the order of their sending, and joined to messages that the
 //! kernel or the NIC segments again (`UDP_SEGMENT`).
 
-use super::super::PACKET_MAX;
+use super::super::PACKET_BUFFER;
 use super::super::name::Name;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt;
 use core::net::SocketAddr;
 
-/// Bytes from one packet's place to the next. Not a power of two, so that the heads of packets do
-/// not all fall into the same set of the cache.
-const STRIDE: usize = (PACKET_MAX + 3).next_multiple_of(64);
 /// Segments of one message at most (`UDP_MAX_SEGMENTS` of Linux before 6.9; later 128).
 const SEGMENTS_MAX: usize = 64;
 /// Payload of a UDP datagram over IPv4 at most, and so of a message that is segmented later.
@@ -23,7 +21,6 @@ pub(super) struct Batch {
     pub(super) to: Name,
     pub(super) peer: SocketAddr,
     pub(super) socket: usize,
-    first: usize,
     pub(super) count: usize,
     segment: usize,
     pub(super) bytes: usize,
@@ -47,11 +44,11 @@ impl Batch {
 }
 
 pub(super) struct Batches {
-    memory: Box<[u8]>,
-    lengths: Box<[u16]>,
-    /// The place of the next packet, and the number of packets.
-    next: usize,
-    used: usize,
+    slots: usize,
+    /// The packets that wait, and how long each is.
+    waiting: VecDeque<(Box<[u8]>, usize)>,
+    /// Memory of packets that have gone: those that went last are still in the processor's cache.
+    spare: Vec<Box<[u8]>>,
     batches: VecDeque<Batch>,
     pub(super) segmentation: bool,
 }
@@ -59,7 +56,7 @@ pub(super) struct Batches {
 impl fmt::Debug for Batches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batches")
-            .field("packets", &self.used)
+            .field("packets", &self.waiting.len())
             .field("batches", &self.batches.len())
             .finish_non_exhaustive()
     }
@@ -69,10 +66,9 @@ impl Batches {
     pub(super) fn new(slots: usize, segmentation: bool) -> Self {
         let slots = slots.max(1);
         Self {
-            memory: vec![0; slots * STRIDE].into(),
-            lengths: vec![0; slots].into(),
-            next: 0,
-            used: 0,
+            slots,
+            waiting: VecDeque::with_capacity(slots),
+            spare: Vec::with_capacity(slots),
             batches: VecDeque::with_capacity(slots),
             segmentation,
         }
@@ -80,19 +76,24 @@ impl Batches {
 
     /// The packet that waits, if it is the only one, and where it goes.
     pub(super) fn lone_packet(&self) -> Option<(&Name, &[u8])> {
-        let batch = self.front().filter(|_| self.used == 1)?;
-        let packet = self.packets(batch).next()?;
-        Some((&batch.to, packet))
+        let batch = self.front().filter(|_| self.waiting.len() == 1)?;
+        Some((&batch.to, self.packet(0)))
     }
 
     pub(super) fn room(&self) -> usize {
-        self.lengths.len() - self.used
+        self.slots - self.waiting.len()
     }
 
-    /// Where the next packet is written, if there is room.
-    pub(super) fn place(&mut self) -> Option<&mut [u8]> {
-        let begin = (self.room() > 0).then_some(self.next * STRIDE)?;
-        self.memory.get_mut(begin..begin + STRIDE)
+    /// Memory for a packet.
+    pub(super) fn take_spare(&mut self) -> Box<[u8]> {
+        let spare = self.spare.pop();
+        spare.unwrap_or_else(|| vec![0; PACKET_BUFFER].into())
+    }
+
+    pub(super) fn give_spare(&mut self, memory: Box<[u8]>) {
+        if self.spare.len() < self.slots {
+            self.spare.push(memory);
+        }
     }
 
     /// Which packet of its message the next one will be, if it goes to `peer` and is so long.
@@ -103,12 +104,15 @@ impl Batches {
         }
     }
 
-    /// Adds the packet of `length` bytes that [`Batches::place`] has been filled with.
-    pub(super) fn push(&mut self, peer: SocketAddr, socket: usize, length: usize) {
-        self.lengths[self.next] = length as u16;
-        let place = self.next;
-        self.next = (self.next + 1) % self.lengths.len();
-        self.used += 1;
+    /// Adds a packet of `length` bytes.
+    pub(super) fn push(
+        &mut self,
+        peer: SocketAddr,
+        socket: usize,
+        packet: Box<[u8]>,
+        length: usize,
+    ) {
+        self.waiting.push_back((packet, length));
         match self.batches.back_mut() {
             Some(last) if last.takes(peer, socket, length) => {
                 last.count += 1;
@@ -119,7 +123,6 @@ impl Batches {
                 to: Name::new(peer),
                 peer,
                 socket,
-                first: place,
                 count: 1,
                 segment: length,
                 bytes: length,
@@ -128,28 +131,34 @@ impl Batches {
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Batch> {
-        self.batches.iter()
-    }
-
     pub(super) fn front(&self) -> Option<&Batch> {
         self.batches.front()
     }
 
-    /// The packets of a batch.
-    pub(super) fn packets(&self, batch: &Batch) -> impl ExactSizeIterator<Item = &[u8]> {
-        let first = batch.first;
-        (0..batch.count).map(move |index| {
-            let place = (first + index) % self.lengths.len();
-            let begin = place * STRIDE;
-            &self.memory[begin..begin + usize::from(self.lengths[place])]
+    /// Batches with their packets, the oldest first.
+    pub(super) fn iter(
+        &self,
+    ) -> impl Iterator<Item = (&Batch, impl ExactSizeIterator<Item = &[u8]>)> {
+        self.batches.iter().scan(0, |first, batch| {
+            let begin = *first;
+            *first += batch.count;
+            Some((batch, (begin..*first).map(|index| self.packet(index))))
         })
     }
 
-    /// Forgets the oldest batch, and frees its places.
+    fn packet(&self, index: usize) -> &[u8] {
+        let packet = self.waiting.get(index);
+        packet.map_or(&[], |(memory, length)| &memory[..*length])
+    }
+
+    /// Forgets the oldest batch.
     pub(super) fn pop(&mut self) -> Option<Batch> {
         let batch = self.batches.pop_front()?;
-        self.used -= batch.count;
+        for _ in 0..batch.count {
+            if let Some((memory, _)) = self.waiting.pop_front() {
+                self.give_spare(memory);
+            }
+        }
         Some(batch)
     }
 
@@ -158,15 +167,14 @@ impl Batches {
         let Some(whole) = self.batches.pop_front() else {
             return;
         };
-        for index in (0..whole.count).rev() {
-            let place = (whole.first + index) % self.lengths.len();
-            let length = usize::from(self.lengths[place]);
-            change(&mut self.memory[place * STRIDE..place * STRIDE + length]);
+        for (packet, length) in self.waiting.iter_mut().take(whole.count) {
+            change(&mut packet[..*length]);
+        }
+        for (_, length) in self.waiting.iter().take(whole.count).rev() {
             self.batches.push_front(Batch {
-                first: place,
                 count: 1,
-                segment: length,
-                bytes: length,
+                segment: *length,
+                bytes: *length,
                 closed: true,
                 ..whole
             });

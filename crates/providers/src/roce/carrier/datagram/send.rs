@@ -6,6 +6,8 @@ use super::super::notice::{Notice, Refusal};
 use super::super::system::{MESSAGES, SendBatch, send_one};
 use super::super::{Flushed, PACKET_MAX, PACKET_MIN, SendError};
 use super::DatagramCarrier;
+use alloc::boxed::Box;
+use core::mem;
 use core::net::SocketAddr;
 use legato_transport::wire::icrc::{self, ICRC_LENGTH};
 use rustix::io::Errno;
@@ -24,26 +26,47 @@ impl DatagramCarrier {
         flow: u32,
         write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<(), SendError<E>> {
+        let mut packet = self.batches.take_spare();
+        let room = packet.len() - ICRC_LENGTH;
+        let sent = match write(&mut packet[..room]) {
+            Ok(length) => self.send_packet(peer, flow, &mut packet, length),
+            Err(error) => Err(SendError::Write(error)),
+        };
+        self.batches.give_spare(packet);
+        sent
+    }
+
+    /// See [`super::super::Carrier::send_packet`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send_packet<E>(
+        &mut self,
+        peer: SocketAddr,
+        flow: u32,
+        packet: &mut Box<[u8]>,
+        length: usize,
+    ) -> Result<(), SendError<E>> {
         let peer = canonical(peer);
         if peer.is_ipv4() != self.local_address().is_ipv4() {
             return Err(SendError::OtherFamily);
         }
+        if !(PACKET_MIN..=PACKET_MAX).contains(&(length + ICRC_LENGTH)) {
+            return Err(SendError::Length(length));
+        }
         if self.batches.room() == 0 {
             self.flush();
         }
-        let place = self.batches.place().ok_or(SendError::Busy)?;
-        let room = place.len() - ICRC_LENGTH;
-        let length = write(&mut place[..room]).map_err(SendError::Write)?;
-        if !(PACKET_MIN..=PACKET_MAX).contains(&(length + ICRC_LENGTH)) {
-            return Err(SendError::Length(length));
+        if self.batches.room() == 0 {
+            return Err(SendError::Busy);
         }
         let socket = self.socket_for(peer, flow);
         let whole = length + ICRC_LENGTH;
         let index = self.batches.index(peer, socket, whole);
         let envelope = headers(self.sockets.address(socket), peer, index as u16);
-        let place = self.batches.place().ok_or(SendError::Busy)?;
-        icrc::append(&envelope, place, length).map_err(|_| SendError::Length(length))?;
-        self.batches.push(peer, socket, whole);
+        icrc::append(&envelope, packet, length).map_err(|_| SendError::Length(length))?;
+        let packet = mem::replace(packet, self.batches.take_spare());
+        self.batches.push(peer, socket, packet, whole);
         Ok(())
     }
 
@@ -93,8 +116,7 @@ impl DatagramCarrier {
             return send_one(self.sockets.descriptor(socket), to, packet).map(|()| 1);
         }
         let mut call = SendBatch::new();
-        for batch in self.batches.iter().take(MESSAGES) {
-            let packets = self.batches.packets(batch);
+        for (batch, packets) in self.batches.iter().take(MESSAGES) {
             if batch.socket != socket || !call.push(batch.to, batch.segment(), packets) {
                 break;
             }

@@ -18,11 +18,12 @@ use super::counters::Counters;
 use super::name::{canonical, gid_of};
 use super::notice::{Notice, Notices, Refusal};
 use super::path::family_of;
-use super::{CarrierError, Flushed, Options, SendError, step};
+use super::{CarrierError, Flushed, Options, PACKET_MAX, SendError, step};
 use alloc::boxed::Box;
 use connection::{Connection, Stage};
 use core::net::SocketAddr;
 use legato_base::wire::proof;
+use legato_transport::wire::icrc::ICRC_LENGTH;
 use legato_verbs::PathMtu;
 use preamble::Preamble;
 use rustix::event::epoll;
@@ -147,6 +148,26 @@ impl StreamCarrier {
             // The packet is lost like one that nobody answers, and the notice says why.
             None => Ok(()),
         }
+    }
+
+    /// The packet is copied into what waits for the stream.
+    ///
+    /// # Errors
+    /// As [`super::Carrier::send`].
+    pub fn send_packet<E>(
+        &mut self,
+        peer: SocketAddr,
+        flow: u32,
+        packet: &[u8],
+        length: usize,
+    ) -> Result<(), SendError<E>> {
+        let packet = packet.get(..length);
+        let fits = packet.filter(|_| length + ICRC_LENGTH <= PACKET_MAX);
+        let packet = fits.ok_or(SendError::Length(length))?;
+        self.send(peer, flow, |place| {
+            place[..length].copy_from_slice(packet);
+            Ok(length)
+        })
     }
 
     fn connect(&mut self, peer: SocketAddr) -> Result<(), Errno> {
