@@ -38,9 +38,11 @@ impl<K: Kernel> Pager<K> {
             self.queue_write(page, frame);
         }
         self.counters.pages_lost += lost;
-        let pages = lost;
-        self.events
-            .push_back(PagerEvent::NodeLost { node, pages, why });
+        self.events.push_back(PagerEvent::NodeLost {
+            node,
+            pages: lost,
+            why,
+        });
     }
 
     /// The page's only copy is gone or bad.

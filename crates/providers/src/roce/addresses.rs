@@ -145,10 +145,11 @@ impl Addresses {
         }
         // If nobody knows what is there now, all is as it was until the next change.
         let present = list().ok()?;
+        let is_back = |address: &IpAddr| present.contains(address);
+        let some_returned = self.missing.iter().any(is_back);
         self.seen
-            .retain(|address| is_own(*address) && !present.contains(address));
-        let before = core::mem::replace(&mut self.missing, self.seen.clone());
-        let some_returned = before.iter().any(|address| present.contains(address));
+            .retain(|address| is_own(*address) && !is_back(address));
+        self.missing.clone_from(&self.seen);
         self.seen.extend(present);
         Some(Change {
             missing: &self.missing,

@@ -73,14 +73,13 @@ impl Hosts {
 
     fn filter(&self, hook: &str, program: &str) {
         // There may be one already, with a filter for the other direction.
-        let mut disc = self.server.command("tc");
-        let disc = disc.args(["qdisc", "replace", "dev", "cable", "clsact"]);
-        assert!(disc.output().unwrap().status.success());
+        let disc = ["qdisc", "replace", "dev", "cable", "clsact"];
         let filter = [
-            "filter", "add", "dev", "cable", hook, "bpf", "da", "bytecode",
+            "filter", "add", "dev", "cable", hook, "bpf", "da", "bytecode", program,
         ];
-        let arguments: Vec<&str> = filter.into_iter().chain([program]).collect();
-        self.server.run("tc", &arguments);
+        for arguments in [&disc[..], &filter] {
+            self.server.run("tc", arguments);
+        }
     }
 
     /// The node there has its memory back as soon as the program has ended.

@@ -250,12 +250,18 @@ impl Caller {
     }
 }
 
-#[test]
-fn f_12_calls_under_way_when_the_cable_is_out_complete_over_a_new_connection() {
+/// A service on one host, and a session with it on the other.
+fn joined() -> (Hosts, Service, Caller) {
     let hosts = Hosts::joined(1500);
     let address = format!("roce://{}:4800", hosts.server.address);
     let service = Service::start(&hosts, &address);
-    let mut caller = Caller::with(&hosts, &address);
+    let caller = Caller::with(&hosts, &address);
+    (hosts, service, caller)
+}
+
+#[test]
+fn f_12_calls_under_way_when_the_cable_is_out_complete_over_a_new_connection() {
+    let (hosts, service, mut caller) = joined();
     let mut calls = Vec::new();
     for number in 0..20_u8 {
         let kind = [CallKind::Once, CallKind::Idempotent][usize::from(number % 2)];
@@ -290,10 +296,7 @@ fn f_12_calls_under_way_when_the_cable_is_out_complete_over_a_new_connection() {
 // P-56
 #[test]
 fn v_39_a_connection_ends_with_its_own_link_and_another_follows() {
-    let hosts = Hosts::joined(1500);
-    let address = format!("roce://{}:4800", hosts.server.address);
-    let service = Service::start(&hosts, &address);
-    let mut caller = Caller::with(&hosts, &address);
+    let (hosts, service, mut caller) = joined();
     hosts.client.set_link_down();
     let call = caller.call(b"?", CallKind::Once);
     caller.run_until("the end of the connection", |it| !it.resets.is_empty());
@@ -307,10 +310,7 @@ fn v_39_a_connection_ends_with_its_own_link_and_another_follows() {
 
 #[test]
 fn f_19_a_stuck_handler_is_named_and_the_other_calls_are_answered() {
-    let hosts = Hosts::joined(1500);
-    let address = format!("roce://{}:4800", hosts.server.address);
-    let service = Service::start(&hosts, &address);
-    let mut caller = Caller::with(&hosts, &address);
+    let (_hosts, service, mut caller) = joined();
     let stuck = caller.call(STUCK, CallKind::Once);
     for round in 0..200_u32 {
         let call = caller.call(&round.to_le_bytes(), CallKind::Once);

@@ -27,10 +27,12 @@ impl Requester {
         let rest = slot.first.plus(slot.packets).minus(sequence).unsigned_abs();
         let direction = slot.direction();
         let is_new = sequence == self.sent;
-        let asked = match is_new {
-            true if self.asks_one_by_one(slot, rest) => 1,
-            true => rest,
-            false => self.piece_from(slot, sequence),
+        let asked = if !is_new {
+            self.piece_from(slot, sequence)
+        } else if self.asks_one_by_one(slot, rest) {
+            1
+        } else {
+            rest
         };
         let Some(path) = host.path() else {
             return Some(Admitted {
