@@ -1,6 +1,7 @@
 //! `legato net devices`: what this machine has to reach memory nodes by, and what is in the way.
 
 pub(crate) mod rdma;
+mod taken;
 
 use crate::args::{DevicesArguments, NetCommand};
 use crate::failure::Failure;
@@ -9,9 +10,10 @@ use if_addrs::{IfOperStatus, Interface};
 use legato_base::PAGE_SIZE;
 use legato_providers::RoceProvider;
 use legato_providers::roce::carrier::{MTU_OF_ONE_PACKET, largest_path_mtu};
-use legato_verbs::{Address, VerbsError};
+use legato_verbs::{Address, ROCE_PORT, VerbsError};
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
+use taken::Taken;
 
 /// Receive buffer that a NIC asks for; the kernel grants no more than this setting, in bytes.
 const BUFFER_SETTING: &str = "/proc/sys/net/core/rmem_max";
@@ -22,7 +24,9 @@ pub(crate) fn run(command: &NetCommand) -> Result<u8, Failure> {
     let interfaces = if_addrs::get_if_addrs()
         .map_err(|error| Failure::system("cannot list the network interfaces", error))?;
     let mut devices = vec![Device::shared_memory()];
-    devices.extend(interfaces.iter().map(Device::of_interface));
+    let taken = Taken::now();
+    let of_interface = |interface| Device::of_interface(interface, &taken);
+    devices.extend(interfaces.iter().map(of_interface));
     devices.extend(rdma::devices(rdma::ports()));
     let hint = buffer_hint(std::fs::read_to_string(BUFFER_SETTING).ok().as_deref());
     if *json {
@@ -60,7 +64,7 @@ impl Device {
         }
     }
 
-    fn of_interface(interface: &Interface) -> Self {
+    fn of_interface(interface: &Interface, taken: &Taken) -> Self {
         let ip = interface.ip();
         let mtu = mtu_of(&interface.name);
         let state = obstacle(ip, &interface.oper_status).map_or_else(
@@ -70,13 +74,14 @@ impl Device {
                 opened
                     .map_err(|error| refusal(&error))
                     .and_then(|()| worth(ip, mtu))
+                    .map(|worth| worth + &beside(ip, taken))
             },
             Err,
         );
         Self {
             provider: "roce",
             interface: Some(interface.name.clone()),
-            address: Some(Address::Roce(SocketAddr::new(ip, legato_verbs::ROCE_PORT))),
+            address: Some(Address::Roce(SocketAddr::new(ip, ROCE_PORT))),
             state,
         }
     }
@@ -148,6 +153,18 @@ fn worth(ip: IpAddr, mtu: Option<u32>) -> Result<String, String> {
         "{scope}MTU {mtu}: packets of {}, {packets} for a page{advice}",
         path.bytes()
     ))
+}
+
+/// What to do where somebody has the port that a node listens at if none is named.
+fn beside(ip: IpAddr, taken: &Taken) -> String {
+    match taken.free_from(ip, ROCE_PORT) {
+        None | Some(ROCE_PORT) => String::new(),
+        Some(port) => format!(
+            "; UDP port {ROCE_PORT} is in use, by a memory node, a program with an RDMA device or the kernel's \
+             rdma_rxe: another node listens at {}",
+            Address::Roce(SocketAddr::new(ip, port))
+        ),
+    }
 }
 
 fn mtu_of(name: &str) -> Option<u32> {

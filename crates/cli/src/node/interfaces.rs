@@ -171,10 +171,9 @@ impl NodeInterface {
                 "a request waits too long for its reply"
             );
         }
-        if !turn.progressed {
-            let counts = refusals::counts(&self.server, &self.provider);
-            turn.deadline = turn.deadline.min(self.refusals.note(now, &counts));
-        }
+        let counts = || refusals::counts(&self.server, &self.provider);
+        let again = self.refusals.note(now, turn.progressed, counts);
+        turn.deadline = turn.deadline.min(again);
         turn
     }
 

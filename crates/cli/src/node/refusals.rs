@@ -16,6 +16,8 @@ type Counts = [(&'static str, u64); REASONS];
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
     said: [Said; REASONS],
+    /// When to look again in the midst of work.
+    due: Time,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,10 +80,15 @@ pub(crate) fn counts(server: &NodeServer, provider: &AnyProvider) -> Counts {
 }
 
 impl RefusalLog {
-    /// Says what is new. Returns when there will be more to say even if nothing happens.
-    pub(crate) fn note(&mut self, now: Time, counts: &Counts) -> Time {
+    /// Says what is new; once a second if the node is `busy`, as it may be for hours. Returns when there will
+    /// be more to say even if nothing happens.
+    pub(crate) fn note(&mut self, now: Time, busy: bool, counts: impl FnOnce() -> Counts) -> Time {
+        if busy && now < self.due {
+            return self.due;
+        }
+        self.due = now + INTERVAL;
         let mut next = Time::NEVER;
-        for (said, &(what, count)) in self.said.iter_mut().zip(counts) {
+        for (said, (what, count)) in self.said.iter_mut().zip(counts()) {
             if count == said.count {
                 continue;
             }
@@ -110,18 +117,33 @@ mod tests {
         counts
     }
 
+    fn at(milliseconds: u64) -> Time {
+        Time::ZERO + Duration::from_millis(milliseconds)
+    }
+
     #[test]
     fn a_flood_is_one_line_a_second_and_nothing_is_left_out() {
         let mut log = RefusalLog::default();
-        let at = |milliseconds| Time::ZERO + Duration::from_millis(milliseconds);
-        assert_eq!(log.note(at(0), &counted(0)), Time::NEVER);
-        assert_eq!(log.note(at(0), &counted(5)), Time::NEVER);
-        assert_eq!(log.said[3].count, 5);
+        let mut note = |now, count| log.note(at(now), false, || counted(count));
+        assert_eq!(note(0, 0), Time::NEVER);
+        assert_eq!(note(0, 5), Time::NEVER);
         for now in 1..1000 {
-            assert_eq!(log.note(at(now), &counted(5 + now)), at(1000));
-            assert_eq!(log.said[3].count, 5);
+            assert_eq!(note(now, 5 + now), at(1000));
         }
-        assert_eq!(log.note(at(1000), &counted(1004)), Time::NEVER);
+        assert_eq!(log.said[3].count, 5);
+        assert_eq!(log.note(at(1000), false, || counted(1004)), Time::NEVER);
         assert_eq!((log.said[3].count, log.said[3].at), (1004, Some(at(1000))));
+    }
+
+    #[test]
+    fn a_node_that_is_never_idle_says_it_too() {
+        let mut log = RefusalLog::default();
+        log.note(at(0), true, || counted(0));
+        for now in 1..1000 {
+            let unseen = || panic!("counted in the midst of work");
+            assert_eq!(log.note(at(now), true, unseen), at(1000));
+        }
+        log.note(at(1000), true, || counted(7));
+        assert_eq!((log.said[3].count, log.said[3].at), (7, Some(at(1000))));
     }
 }

@@ -15,6 +15,7 @@ mod command_line;
 mod device_port;
 mod devices;
 mod doctor;
+mod flood;
 mod forked;
 mod fuzz;
 mod idle_poll;

@@ -293,11 +293,16 @@ fn the_devices_of_a_host_are_told() {
     };
     assert_eq!(told()["usable"], true);
     assert_eq!(told()["interface"], "cable");
+    let text = || told()["text"].as_str().unwrap().to_owned();
+    assert!(!text().contains("in use"), "{}", text());
+    let place = format!("roce://{}", hosts.server.address);
+    let node = hosts.server.node("16MiB", &place);
+    let another = format!("another node listens at {place}:4792");
+    assert!(text().contains(&another), "{}", text());
+    assert!(node.terminate().success());
     hosts.server.set_link_down();
     poll_until("the interface is seen to be down", PATIENCE, || {
-        let device = told();
-        let text = device["text"].as_str().unwrap();
-        device["usable"] == false && text.contains("no link")
+        told()["usable"] == false && text().contains("no link")
     });
 }
 

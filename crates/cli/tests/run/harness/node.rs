@@ -58,11 +58,10 @@ impl Node {
         };
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).unwrap();
-        let told = || String::from_utf8_lossy(&node.log.bytes()).into_owned();
         assert!(
             line.contains("memory_bytes"),
             "the node says: {line}{}",
-            told()
+            node.log()
         );
         node
     }
@@ -77,12 +76,14 @@ impl Node {
         }
     }
 
+    /// What it has said so far.
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&self.log.bytes()).into_owned()
+    }
+
     /// Until its log has the message whose row begins so.
     pub(crate) fn wait_for_log(&self, row: &str) {
-        poll_until(row, PATIENCE, || {
-            let log = self.log.bytes();
-            messages::is_told(&String::from_utf8_lossy(&log), row)
-        });
+        poll_until(row, PATIENCE, || messages::is_told(&self.log(), row));
     }
 
     /// SIGKILL, and gone when this returns.
@@ -105,8 +106,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let log = self.log.bytes();
-        let log = String::from_utf8_lossy(&log);
+        let log = self.log();
         eprint!("{log}");
         if !std::thread::panicking() {
             messages::expect_known(&log);
