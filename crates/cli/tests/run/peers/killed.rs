@@ -1,9 +1,12 @@
-//! Clients that are killed at any moment, a thousand of them; in a gate a quarter.
+//! Clients that are killed at any moment, a thousand of them; in a gate a quarter. Over RoCE as many as a
+//! node takes at a time: there it finds out when they have been silent for half a minute and more.
 
 use super::Client;
 use crate::harness::{Node, PATIENCE, poll_until, sized};
 use legato_base::wire::node::{NodeReply, NodeRequest};
 use legato_base::{ClientId, Duration, Random};
+use legato_verbs::Address;
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 
 /// Of those that are alive at the same time.
@@ -17,7 +20,7 @@ fn a_client_until_it_is_killed() {
     let Ok(address) = std::env::var(ADDRESS) else {
         return;
     };
-    let mut client = Client::new(Duration::from_secs(10));
+    let mut client = client_of(&address, Duration::from_secs(10));
     let connection = client.try_connect(&address).unwrap();
     let name = ClientId(u64::from(std::process::id()));
     client.ask(connection, NodeRequest::Open { client: name });
@@ -33,6 +36,11 @@ fn a_client_until_it_is_killed() {
             client.ask(connection, NodeRequest::ReleaseExtent { extent });
         }
     }
+}
+
+fn client_of(address: &str, liveness: Duration) -> Client {
+    let address: Address = address.parse().unwrap();
+    Client::reaching(&[address], liveness)
 }
 
 fn start(address: &str) -> Child {
@@ -59,16 +67,27 @@ fn held(pid: i32) -> (usize, usize) {
 
 #[test]
 fn v_25_after_a_thousand_killed_clients_a_node_holds_what_it_held_before() {
-    let node = Node::start("256MiB");
+    are_killed(sized(1_000, 250), &Node::unused_address());
+}
+
+/// They are silent, and that is all.
+#[test]
+fn v_25_after_two_hundred_killed_clients_over_roce_a_node_holds_what_it_held_before() {
+    let host = Ipv4Addr::from(0x7F51_0000 | std::process::id() & 0xFFFF);
+    are_killed(200, &format!("roce://{host}"));
+}
+
+fn are_killed(deaths: u32, address: &str) {
+    let node = Node::start_at("256MiB", address);
     let pid = node.process().pid;
-    let mut watcher = Client::new(Duration::from_secs(60));
+    let mut watcher = client_of(address, Duration::from_secs(60));
     let connection = watcher.connect(&node);
     let empty = watcher.status(connection);
     let before = held(pid);
     let mut random = Random::from_seed(25);
     let mut alive: Vec<Child> = Vec::new();
     let (mut reached, mut dead) = (0, 0);
-    while dead < sized(1_000, 250) {
+    while dead < deaths {
         while alive.len() < GROUP {
             alive.push(start(&node.address));
         }
