@@ -22,7 +22,7 @@ impl Taken {
     }
 
     /// Whether a socket cannot have this place. One at the IPv6 wildcard has those of IPv4 too, as a rule.
-    pub(super) fn contains(&self, ip: IpAddr, port: u16) -> bool {
+    fn contains(&self, ip: IpAddr, port: u16) -> bool {
         let is_there = |other: IpAddr| {
             let wildcard = other.is_unspecified() && (other.is_ipv6() || ip.is_ipv4());
             wildcard || other == ip

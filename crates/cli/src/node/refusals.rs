@@ -124,14 +124,15 @@ mod tests {
     #[test]
     fn a_flood_is_one_line_a_second_and_nothing_is_left_out() {
         let mut log = RefusalLog::default();
-        let mut note = |now, count| log.note(at(now), false, || counted(count));
-        assert_eq!(note(0, 0), Time::NEVER);
-        assert_eq!(note(0, 5), Time::NEVER);
-        for now in 1..1000 {
-            assert_eq!(note(now, 5 + now), at(1000));
-        }
+        let note = |log: &mut RefusalLog, now, count| log.note(at(now), false, || counted(count));
+        assert_eq!(note(&mut log, 0, 0), Time::NEVER);
+        assert_eq!(note(&mut log, 0, 5), Time::NEVER);
         assert_eq!(log.said[3].count, 5);
-        assert_eq!(log.note(at(1000), false, || counted(1004)), Time::NEVER);
+        for now in 1..1000 {
+            assert_eq!(note(&mut log, now, 5 + now), at(1000));
+            assert_eq!(log.said[3].count, 5);
+        }
+        assert_eq!(note(&mut log, 1000, 1004), Time::NEVER);
         assert_eq!((log.said[3].count, log.said[3].at), (1004, Some(at(1000))));
     }
 

@@ -23,7 +23,7 @@ fn refused(node: &Node) -> (u64, u64) {
 
 #[test]
 fn a_flood_of_garbage_is_a_line_a_second_in_a_nodes_log_and_stops_nobody() {
-    let host = Ipv4Addr::from(0x7F50_0000 | std::process::id() & 0xFFFF);
+    let host = Node::unused_host();
     let address = format!("roce://{host}:{PORT}");
     let began = Instant::now();
     let node = Node::start_at("64MiB", &address);

@@ -65,7 +65,7 @@ impl Listener {
 #[test]
 fn a_recorded_request_is_refused_and_logged_and_harms_nobody() {
     let secret = new_secret("recorded");
-    let host = Ipv4Addr::from(0x7F4F_0000 | std::process::id() & 0xFFFF);
+    let host = Node::unused_host();
     let address = format!("roce://{host}:{PORT}");
     let member = || with_secret(Command::new(legato()), &secret);
     let node = Node::start_by(member(), "64MiB", &address);

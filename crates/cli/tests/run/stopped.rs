@@ -3,7 +3,6 @@
 
 use crate::harness::{Node, Process, Run, Running, test_program};
 use rustix::process::Signal;
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 const STANDSTILL: Duration = Duration::from_secs(10);
@@ -49,7 +48,7 @@ struct Case {
 
 impl Case {
     fn new(number: u16, carrier: Carrier, who: Who, work: Work) -> Self {
-        let host = Ipv4Addr::from(0x7F4F_0000 | std::process::id() & 0xFFFF);
+        let host = Node::unused_host();
         let place = format!("{host}:{}", 4791 + number);
         let node = match carrier {
             Carrier::SharedMemory => Node::start("128MiB"),

@@ -5,8 +5,9 @@ use super::process::Process;
 use super::{PATIENCE, legato, messages, poll_until};
 use rustix::process::Signal;
 use std::io::{BufRead as _, BufReader};
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Names the file of the secret.
 pub(crate) const SECRET_VARIABLE: &str = "LEGATO_SECRET_FILE";
@@ -27,6 +28,13 @@ impl Node {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
         format!("shm:@legato-test-{}-{number}", std::process::id())
+    }
+
+    /// An address of the loopback interface that nobody else has.
+    pub(crate) fn unused_host() -> Ipv4Addr {
+        static NEXT: AtomicU32 = AtomicU32::new(0x7F40);
+        let network = NEXT.fetch_add(1, Relaxed) << 16;
+        Ipv4Addr::from(network | std::process::id() & 0xFFFF)
     }
 
     /// A node at an address that was another one's.

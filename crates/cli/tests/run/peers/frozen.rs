@@ -7,7 +7,6 @@ use legato_base::{ClientId, Duration};
 use legato_fabric::{Cause, Effect, FabricEvent, Proof, Refused, ResetCause};
 use legato_verbs::{AccessFlags, Provider as _, RemoteAddress, RemoteKey};
 use rustix::process::Signal;
-use std::net::Ipv4Addr;
 use std::process::Command;
 
 /// Pings come ten times as often.
@@ -101,10 +100,10 @@ fn f_16_a_peer_that_is_frozen_for_a_moment_is_heard_again() {
 /// stays with the engine until the queue pair is over, and then nothing changes it any more.
 #[test]
 fn f_04_what_a_caller_gives_up_comes_back_when_nothing_can_touch_it() {
-    let host = Ipv4Addr::from(0x7F4E_0000 | std::process::id() & 0xFFFF);
+    let host = Node::unused_host();
     let address = format!("roce://{host}:4791");
     let node = Node::start_by(Command::new(legato()), "64MiB", &address);
-    let mut client = Client::reaching(&[address.parse().unwrap()], LIVENESS);
+    let mut client = Client::towards(&address, LIVENESS);
     let connection = client.connect(&node);
     client.ask(
         connection,

@@ -5,8 +5,6 @@ use super::Client;
 use crate::harness::{Node, PATIENCE, poll_until, sized};
 use legato_base::wire::node::{NodeReply, NodeRequest};
 use legato_base::{ClientId, Duration, Random};
-use legato_verbs::Address;
-use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 
 /// Of those that are alive at the same time.
@@ -20,7 +18,7 @@ fn a_client_until_it_is_killed() {
     let Ok(address) = std::env::var(ADDRESS) else {
         return;
     };
-    let mut client = client_of(&address, Duration::from_secs(10));
+    let mut client = Client::towards(&address, Duration::from_secs(10));
     let connection = client.try_connect(&address).unwrap();
     let name = ClientId(u64::from(std::process::id()));
     client.ask(connection, NodeRequest::Open { client: name });
@@ -36,11 +34,6 @@ fn a_client_until_it_is_killed() {
             client.ask(connection, NodeRequest::ReleaseExtent { extent });
         }
     }
-}
-
-fn client_of(address: &str, liveness: Duration) -> Client {
-    let address: Address = address.parse().unwrap();
-    Client::reaching(&[address], liveness)
 }
 
 fn start(address: &str) -> Child {
@@ -73,14 +66,13 @@ fn v_25_after_a_thousand_killed_clients_a_node_holds_what_it_held_before() {
 /// They are silent, and that is all.
 #[test]
 fn v_25_after_two_hundred_killed_clients_over_roce_a_node_holds_what_it_held_before() {
-    let host = Ipv4Addr::from(0x7F51_0000 | std::process::id() & 0xFFFF);
-    are_killed(200, &format!("roce://{host}"));
+    are_killed(200, &format!("roce://{}", Node::unused_host()));
 }
 
 fn are_killed(deaths: u32, address: &str) {
     let node = Node::start_at("256MiB", address);
     let pid = node.process().pid;
-    let mut watcher = client_of(address, Duration::from_secs(60));
+    let mut watcher = Client::towards(address, Duration::from_secs(60));
     let connection = watcher.connect(&node);
     let empty = watcher.status(connection);
     let before = held(pid);

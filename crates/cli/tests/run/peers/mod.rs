@@ -49,7 +49,11 @@ impl Client {
         Self::reaching(&[], liveness)
     }
 
-    /// Over whatever addresses ask for.
+    /// Over what the address asks for.
+    fn towards(address: &str, liveness: Duration) -> Self {
+        Self::reaching(&[address.parse().unwrap()], liveness)
+    }
+
     fn reaching(addresses: &[Address], liveness: Duration) -> Self {
         let provider = AnyProvider::reaching(addresses, None).unwrap();
         let config = FabricConfig {

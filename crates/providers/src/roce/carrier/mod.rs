@@ -211,10 +211,7 @@ impl Carrier {
         packet: &mut Box<[u8]>,
         length: usize,
     ) -> Result<(), SendError<E>> {
-        match self {
-            Self::Datagram(inner) => inner.send_packet(peer, flow, packet, length),
-            Self::Stream(inner) => inner.send_packet(peer, flow, packet, length),
-        }
+        either!(self, inner => inner.send_packet(peer, flow, packet, length))
     }
 
     /// Sends what waits, as much as the kernel takes.
