@@ -31,6 +31,7 @@
 //! | [`PROCESS_STOP`], [`THREAD_STOP`] | 500 ms, 50 ms | a process, and who brings an agent into it, from a thread that cannot be stopped; not from one that gets no processor | the process runs on; it is tried again |
 //! | [`PROGRAM_START`] | 50 ms of its processor time | the limit from a static program that makes no system call as it starts | the agent is brought in; musl's word for the ends of threads stays unknown, and its page may leave |
 //! | [`ORPHAN`] | 100 ms | a program whose agent is dead from waiting for pages for ever | if it is not on its way to its end itself, it is killed, with a message |
+//! | [`UNSERVED`] | 1 s | the same, of a process that shares the memory of a program that has ended | its accesses to far pages fail (SIGBUS), with a message |
 
 mod patience;
 
@@ -98,3 +99,5 @@ pub const PROGRAM_START: Duration = Duration::from_millis(50);
 /// A process that is being killed as a whole (`SIGKILL`, out of memory) can lose its agent a moment
 /// before it is gone itself.
 pub const ORPHAN: Duration = Duration::from_millis(100);
+/// A process that is being killed lets its memory go within this, on a busy machine too.
+pub const UNSERVED: Duration = Duration::from_secs(1);

@@ -9,7 +9,8 @@ use super::tree::Server;
 use legato_base::timeouts;
 use legato_base::wire::control::{AgentMessageBody, SupervisorMessage, Usage, Welcome};
 use legato_base::wire::stats::{AgentCounters, STATS_SIZE, StatsPage};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use legato_pager::uffd::{HeldMemory, Sharer};
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -28,8 +29,8 @@ pub(crate) struct Agent {
     pub(crate) command: String,
     program: Option<Program>,
     /// Keep evicted pages from reading as zeros if the agent dies before its program: that of the
-    /// program, then those of the forked children that the agent serves. They close with this
-    /// value, when whatever could read such a page has ended or been killed (P-30).
+    /// program, then those of the forked children that the agent serves. They are held further
+    /// when the agent has ended, until nothing can read such a page any more (P-30).
     userfaultfds: Held<Holding>,
     stats_file: Option<OwnedFd>,
     stats: Option<StatsPage>,
@@ -81,6 +82,8 @@ enum Whose {
 struct Program {
     pid: Pid,
     handle: OwnedFd,
+    /// The agent's own task, where it is another process than the program. None if that has ended.
+    agent: Option<OwnedFd>,
 }
 
 /// What one agent did, at its end.
@@ -213,6 +216,15 @@ impl Agent {
     pub(crate) fn task(&self) -> Option<Pid> {
         let serves = self.account.is_some() && !self.said_goodbye && !self.failed;
         self.peer().filter(|_| serves)
+    }
+
+    /// Kills the process that the agent serves, and whoever shares its memory.
+    fn kill_all(&self) {
+        let program = self.program.as_ref().filter(|_| !self.program_ended());
+        // While it lives: by it they are known.
+        let sharers = program.map(|program| Sharer::all_of(program.pid));
+        self.kill();
+        sharers.iter().flatten().for_each(Sharer::kill);
     }
 
     /// The process that the agent serves, while it may still be alive.
@@ -403,21 +415,27 @@ impl Agent {
     fn hold(&mut self, userfaultfds: impl IntoIterator<Item = OwnedFd>, whose: Whose) {
         for userfaultfd in userfaultfds {
             let kept = false;
-            self.userfaultfds.push(userfaultfd, Holding { whose, kept });
+            let memory = HeldMemory::new(userfaultfd);
+            self.userfaultfds.push(memory, Holding { whose, kept });
         }
+    }
+
+    /// What is held, of an agent that has ended.
+    pub(crate) fn into_held(self) -> impl Iterator<Item = HeldMemory> {
+        self.userfaultfds.into_memory()
     }
 
     /// Has the keeper hold what it does not yet, or all of it if it is a new one.
     pub(crate) fn have_kept(&mut self, keeper: &Keeper, is_new: bool) {
-        for (userfaultfd, holding) in self.userfaultfds.iter_mut() {
-            let program = self
-                .program
-                .as_ref()
-                .filter(|_| holding.whose == Whose::Program);
-            if !holding.kept || is_new {
-                let program = program.map(|program| program.handle.as_fd());
-                holding.kept = keeper.hold(userfaultfd.as_fd(), program);
+        for (memory, holding) in self.userfaultfds.iter_mut() {
+            if holding.kept && !is_new {
+                continue;
             }
+            let program = self.program.as_ref();
+            let agent = program.and_then(|program| program.agent.as_ref());
+            let program = program.filter(|_| holding.whose == Whose::Program);
+            let program = program.map(|program| program.handle.as_fd());
+            holding.kept = keeper.hold(memory.as_fd(), agent.map(OwnedFd::as_fd), program);
         }
     }
 
@@ -466,18 +484,14 @@ impl Agent {
         if now < deadline || self.killed {
             return None;
         }
-        // The program is still dying: its end, not this moment, lets the userfaultfds go.
-        self.kill();
+        self.kill_all();
         self.killed = true;
         (!self.doomed).then_some(Notice::AgentDied)
     }
 
     fn program_ended(&self) -> bool {
-        let Some(program) = &self.program else {
-            return true;
-        };
-        let mut descriptors = [PollFd::new(&program.handle, PollFlags::IN)];
-        poll(&mut descriptors, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        let program = self.program.as_ref();
+        program.is_none_or(|program| processes::has_ended(&program.handle))
     }
 
     /// Did its program start with it?
@@ -490,7 +504,8 @@ impl Agent {
 fn find_program(peer: Pid, own: u32) -> Option<Program> {
     let pid = processes::of_agent(peer, own)?;
     let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    Some(Program { pid, handle })
+    let agent = pidfd_open(peer, PidfdFlags::empty()).ok();
+    Some(Program { pid, handle, agent })
 }
 
 fn read_stats(file: &OwnedFd) -> Option<StatsPage> {

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Connections that wait to be accepted: programs that start at the same moment.
 const BACKLOG: i32 = 128;
 /// Descriptors that one message carries at most.
-const DESCRIPTORS_MAX: usize = 2;
+const DESCRIPTORS_MAX: usize = 3;
 
 /// Where agents connect to. The name lies in the abstract namespace: it ends with the socket.
 #[derive(Debug)]

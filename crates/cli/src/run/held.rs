@@ -1,8 +1,7 @@
 //! Userfaultfds that are held so that evicted pages do not read as zeros (`super::keeper` says when they
 //! would).
 
-use legato_pager::uffd::has_address_space;
-use std::os::fd::{AsFd as _, OwnedFd};
+use legato_pager::uffd::HeldMemory;
 
 /// So many may be held at any time of processes that are gone.
 const SIFT_MIN: usize = 16;
@@ -10,7 +9,7 @@ const SIFT_MIN: usize = 16;
 /// Each with what is known of it.
 #[derive(Debug)]
 pub(crate) struct Held<T> {
-    list: Vec<(OwnedFd, T)>,
+    list: Vec<(HeldMemory, T)>,
     /// With so many of them it is time to see which are of use still.
     sift_at: usize,
 }
@@ -24,8 +23,8 @@ impl<T> Held<T> {
     }
 
     /// Gives up others now and then: often enough that no more are held than twice what is needed.
-    pub(crate) fn push(&mut self, userfaultfd: OwnedFd, known: T) {
-        self.list.push((userfaultfd, known));
+    pub(crate) fn push(&mut self, memory: HeldMemory, known: T) {
+        self.list.push((memory, known));
         if self.list.len() >= self.sift_at {
             self.sift();
             self.sift_at = self.list.len() * 2 + SIFT_MIN;
@@ -34,14 +33,18 @@ impl<T> Held<T> {
 
     /// Gives up those of processes that are gone, or run another program.
     pub(crate) fn sift(&mut self) {
-        self.list.retain(|(fd, _)| has_address_space(fd.as_fd()));
+        self.list.retain(|(memory, _)| memory.is_used());
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut (OwnedFd, T)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut (HeldMemory, T)> {
         self.list.iter_mut()
+    }
+
+    pub(crate) fn into_memory(self) -> impl Iterator<Item = HeldMemory> {
+        self.list.into_iter().map(|(memory, _)| memory)
     }
 }

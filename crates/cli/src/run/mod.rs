@@ -24,6 +24,7 @@ mod stats_file;
 mod summary;
 mod supervise;
 mod tree;
+mod unserved;
 
 use crate::args::RunArguments;
 use crate::failure::{EXIT_NOT_EXECUTABLE, Failure, advised};

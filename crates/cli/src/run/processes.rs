@@ -1,9 +1,11 @@
 //! What /proc knows about the processes below this one.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// The program that an agent serves, in this process's pid namespace: `own` is what the program
@@ -108,6 +110,12 @@ fn parse_stat(stat: &str) -> Option<(u64, bool)> {
     let mut fields = fields.split(' ');
     let state = fields.next()?;
     Some((fields.nth(18)?.parse().ok()?, matches!(state, "Z" | "X")))
+}
+
+/// True once the process of a pidfd has ended.
+pub(crate) fn has_ended(process: &OwnedFd) -> bool {
+    let mut descriptors = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut descriptors, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// All processes below this one, without a look at any other process of the machine.

@@ -17,6 +17,7 @@ use super::proxies::Proxies;
 use super::signals::{SignalEvent, Signals};
 use super::summary::{NodeReport, RunReport};
 use super::tree::Tree;
+use super::unserved::Unserved;
 use crate::failure::advised;
 use crate::machine;
 use crate::output::tell;
@@ -52,6 +53,7 @@ pub(crate) struct Supervisor {
     /// What the injector has done for the tree.
     outcomes: Outcomes,
     agents: Vec<Agent>,
+    unserved: Unserved,
     ledger: Ledger,
     /// Hands that have connected, for the agents that they work for.
     hands: Vec<Hand>,
@@ -107,6 +109,7 @@ impl Supervisor {
             injector,
             outcomes,
             agents: Vec::new(),
+            unserved: Unserved::default(),
             ledger: Ledger::new(cache),
             hands: Vec::new(),
             tree: Some(Tree::new(Box::new(intruder), Instant::now())),
@@ -227,6 +230,7 @@ impl Supervisor {
         agents
             .chain(waiting)
             .chain(self.listener_rests_until)
+            .chain(self.unserved.deadline(now))
             .chain(self.ledger.deadline(now))
             .chain(self.tree.as_ref().map(Tree::deadline))
             .chain(self.progress.as_ref().map(Progress::deadline))
@@ -378,7 +382,7 @@ impl Supervisor {
             }
             return None;
         }
-        if !self.injector.borrow().is_idle() {
+        if !self.injector.borrow().is_idle() || !self.unserved.is_empty() {
             return None;
         }
         let outcome = waiting.outcome;
@@ -451,8 +455,18 @@ impl Supervisor {
         if orphans {
             self.kill_orphans();
         }
-        // Only now the userfaultfds of the ended ones close.
-        self.agents.retain(|agent| !agent.ended());
+        self.forget_ended(now);
+    }
+
+    /// What agents held that have ended is held further while anybody uses it.
+    fn forget_ended(&mut self, now: Instant) {
+        for agent in self.agents.extract_if(.., |agent| agent.ended()) {
+            let program = format!("{} ({})", agent.command, agent.pid());
+            self.unserved.add(&program, agent.into_held(), now);
+        }
+        for remark in self.unserved.turn(now) {
+            tell(&remark);
+        }
     }
 
     fn take_on(&mut self) -> TakenOn {

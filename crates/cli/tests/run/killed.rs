@@ -1,7 +1,8 @@
 //! Whoever is killed: nobody reads zeros where far pages were.
 
 use crate::harness::{
-    Finished, PATIENCE, Process, Run, Running, marked, poll_until, test_program, wait_until_gone,
+    Finished, MIB, PATIENCE, Process, Run, Running, marked, poll_until, test_program,
+    wait_until_gone,
 };
 use rustix::process::Signal;
 use std::time::Duration;
@@ -14,14 +15,18 @@ pub(crate) fn holding() -> Running {
 }
 
 fn holding_with(options: &[&str]) -> Running {
-    let run = Run::far(test_program("hold"))
+    let run = start_holding(options);
+    run.wait_for_far_pages(CACHE_MIB);
+    run
+}
+
+fn start_holding(options: &[&str]) -> Running {
+    Run::far(test_program("hold"))
         .arguments(["--bytes", "128MiB"])
         .arguments(options)
         .cache_mib(CACHE_MIB)
         .memory_mib(256)
-        .start();
-    run.wait_for_far_pages(CACHE_MIB);
-    run
+        .start()
 }
 
 pub(crate) fn agent_of(run: &Running) -> Process {
@@ -72,6 +77,84 @@ fn m26_an_agent_killed_at_work_leaves_no_zeros() {
             expect_message_and_no_zeros(&run);
         }
     }
+}
+
+/// Somebody shares the program's memory, and has outlived the program or not.
+fn shared(options: &[&str]) -> Running {
+    let run = start_holding(&[&["--share"], options].concat());
+    run.wait_for_output("ready");
+    poll_until("most of the memory is far", PATIENCE, || {
+        let programs = run.processes().into_iter().filter(Process::is_program);
+        let mut local = programs.filter_map(|one| Some(one.resident()?.anonymous));
+        local.all(|local| local <= CACHE_MIB * MIB)
+    });
+    run
+}
+
+/// P-31
+#[test]
+fn m26_an_agent_killed_after_its_program_leaves_no_zeros_to_who_shares_the_memory() {
+    let mut run = shared(&[]);
+    agent_of(&run).signal(Signal::KILL);
+    run.write(b"go\n");
+    let run = run.finish();
+    assert!(!run.output().contains("hold:"), "{}", run.output());
+    assert!(!run.stderr.contains("found"), "{}", run.stderr);
+    run.expect_told("PROG (PID): its agent has ended");
+}
+
+/// P-30: another process waits for a page of a program when all have ended who could give it.
+#[test]
+fn m26_who_reads_a_dying_programs_memory_sees_no_zeros() {
+    let run = holding();
+    let agent = agent_of(&run);
+    let processes = run.processes().into_iter();
+    let program = processes
+        .filter(Process::is_program)
+        .find(|process| process.pid != agent.pid)
+        .expect("it runs");
+    agent.signal(Signal::STOP);
+    poll_until("the agent has stopped", PATIENCE, || {
+        agent.state() == Some('T')
+    });
+    let reader = Run::plain(test_program("peek"))
+        .arguments([program.pid.to_string()])
+        .start();
+    reader.wait_for_output("reading");
+    program.signal(Signal::KILL);
+    agent.signal(Signal::KILL);
+    let read = reader.finish();
+    let found = read.output();
+    assert!(found.contains(" 0 zeros, "), "{found}");
+    assert!(!found.contains(" 0 errors"), "{found}");
+    let run = run.finish();
+    assert_eq!(run.code(), Some(128 + Signal::KILL.as_raw()));
+}
+
+/// While its program lives, both are killed.
+#[test]
+fn m26_who_shares_the_memory_of_a_program_dies_with_its_agent() {
+    let mut run = shared(&["--stay"]);
+    agent_of(&run).signal(Signal::KILL);
+    run.write(b"go\n");
+    let run = run.finish();
+    assert_eq!(run.code(), Some(128 + Signal::KILL.as_raw()));
+    assert!(!run.output().contains("hold:"), "{}", run.output());
+    run.expect_told("the agent of PROG (PID) has died");
+}
+
+#[test]
+fn m26_a_supervisor_killed_after_its_program_takes_who_shares_the_memory_along() {
+    let mut run = shared(&[]);
+    let supervisor = Process::find(run.pid().as_raw_pid()).expect("it runs");
+    supervisor.signal(Signal::KILL);
+    run.write(b"go\n");
+    expect_no_zeros_and_nothing_left(run);
+}
+
+#[test]
+fn m26_agent_and_supervisor_killed_after_the_program_leave_no_zeros() {
+    expect_no_zeros_without_both(shared(&[]));
 }
 
 /// Of a run that was killed: it cannot say so any more, but nothing is wrong, and nothing is left.
@@ -131,7 +214,7 @@ fn m26_a_killed_keeper_is_replaced() {
     expect_no_zeros_without_both(run);
 }
 
-/// A child whose memory the dead agent has served waits for its page, until somebody kills it.
+/// A child whose memory the dead agent has served gets SIGBUS for its page.
 #[test]
 fn m26_a_child_of_an_agent_and_a_supervisor_killed_together_sees_no_zeros() {
     let mut run = holding_with(&["--fork"]);
@@ -148,11 +231,6 @@ fn m26_a_child_of_an_agent_and_a_supervisor_killed_together_sees_no_zeros() {
     supervisor.signal(Signal::KILL);
     poll_until("the parent is gone", PATIENCE, || programs().count() == 1);
     run.write(b"go\n");
-    poll_until("the child waits for a page", PATIENCE, || {
-        let output = run.output_so_far();
-        assert!(child.is_alive() && !output.contains("hold:"), "{output}");
-        child.waits_for_a_page()
-    });
-    child.signal(Signal::KILL);
+    wait_until_gone(&[child], PATIENCE);
     expect_no_zeros_and_nothing_left(run);
 }

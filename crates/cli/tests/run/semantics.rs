@@ -251,6 +251,43 @@ fn m15_vfork_spawn_and_exec_from_evicted_pages() {
     ]);
 }
 
+/// Lost: what was far read zeros in processes that share a program's memory and outlive it.
+#[test]
+fn m15_who_shares_memory_is_served_beyond_the_end_of_its_maker() {
+    holds(&[
+        "sharer-of-an-ended-program",
+        "sharer-of-a-program-that-executes",
+        "sharer-of-an-ended-child",
+        "vfork-child-of-a-killed-program",
+    ]);
+}
+
+/// Which combinations there are depends on the seed; what the kernel refuses is refused as without
+/// far memory.
+#[test]
+fn m15_tasks_of_every_kind_that_clone_makes_are_served() {
+    let (rounds, seed) = (sized("3000", "60"), sized("11", "5"));
+    let start = |run: Run| {
+        run.arguments([
+            "--case",
+            "clone-flags",
+            "--rounds",
+            rounds,
+            "--seconds",
+            seed,
+        ])
+        .arguments(["--bytes", CASE_BYTES])
+    };
+    let program = || test_program("semantics");
+    let plain = start(Run::plain(program())).finish().expect_code(0);
+    let far = start(Run::far(program()))
+        .arguments(["--expect-evicted"])
+        .cache_mib(CACHE_MIB)
+        .memory_mib(768);
+    let far = far.finish().expect_code(0).expect_far_pages();
+    assert_eq!(far.output(), plain.output());
+}
+
 /// Four images with 24 MiB far, one after another, and nodes that hold three of them: an image may
 /// still be given back while the next one begins.
 #[test]

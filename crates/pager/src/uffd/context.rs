@@ -262,6 +262,17 @@ impl Userfaultfd {
         self.unprotect(LOWEST_ADDRESS, PAGE_SIZE as u64) != Err(Errno::SRCH)
     }
 
+    /// False once the address space is gone. Disturbs nothing, whoever asks. Kernels before 5.13 do not
+    /// tell: true.
+    pub(super) fn has_address_space(&self) -> bool {
+        let mut nothing = fill(PageNumber::containing(LOWEST_ADDRESS));
+        // The kernel looks for the address space (ESRCH) before it looks for the range.
+        // SAFETY: CONTINUE is for shared memory, and refused for private memory. No shared memory is
+        // ever registered, so whatever is at this address stays as it is.
+        let result = unsafe { abi::uffdio_continue(self.fd(), &mut nothing) };
+        result != Err(Errno::SRCH)
+    }
+
     /// True while an event that somebody waits with has not been read. (Just after it was read too.)
     pub(super) fn is_changing(&self) -> bool {
         is_changing(self.fd())
@@ -292,17 +303,6 @@ impl Userfaultfd {
             None
         }
     }
-}
-
-/// Does anybody use the address space of a userfaultfd still? Asked in another process than that of
-/// the agent, it disturbs nothing. Kernels before 5.13 do not tell: yes.
-pub fn has_address_space(userfaultfd: BorrowedFd<'_>) -> bool {
-    let mut nothing = fill(PageNumber::containing(LOWEST_ADDRESS));
-    // The kernel looks for the address space (ESRCH) before it looks for the range.
-    // SAFETY: CONTINUE is for shared memory, and refused for private memory. No shared memory is
-    // ever registered, so whatever is at this address stays as it is.
-    let result = unsafe { abi::uffdio_continue(userfaultfd, &mut nothing) };
-    result != Err(Errno::SRCH)
 }
 
 const fn fill(page: PageNumber) -> abi::Fill {

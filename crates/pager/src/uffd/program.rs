@@ -27,12 +27,15 @@ impl Program {
         })
     }
 
+    pub(super) const fn pid(&self) -> Pid {
+        self.pid
+    }
+
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// False once the program has ended or runs another image: then nobody uses this address
-    /// space but the agent, and forked children theirs.
+    /// False once the program has ended or runs another image.
     pub(super) fn uses_this_memory(&self) -> bool {
         !is_readable(self.pidfd.as_fd()) && shares_memory(rustix::process::getpid(), self.pid)
     }
@@ -62,28 +65,57 @@ pub(super) fn shares_memory(one: Pid, process: Pid) -> bool {
     shares(process)
         || threads_of(process)
             .into_iter()
-            .any(|thread| thread != process && shares(thread))
+            .any(|thread| !thread.is_first() && shares(thread.id))
 }
 
-/// None of a process that is gone.
-pub(super) fn threads_of(process: Pid) -> Vec<Pid> {
-    let path = alloc::format!("/proc/{}/task", process.as_raw_nonzero());
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(threads) = rustix::fs::open(path.as_str(), flags, Mode::empty())
-        .and_then(|directory| rustix::fs::Dir::read_from(&directory))
-    else {
-        return Vec::new();
-    };
-    threads
-        .filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok())
-        .filter_map(Pid::from_raw)
+/// A thread of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Thread {
+    pub(super) process: Pid,
+    pub(super) id: Pid,
+}
+
+impl Thread {
+    /// True for the one that the process began with.
+    pub(super) fn is_first(self) -> bool {
+        self.id == self.process
+    }
+
+    /// The beginning of a file of the thread in /proc. None if the thread is gone.
+    pub(super) fn file(self, name: &str) -> Option<String> {
+        let [process, id] = [self.process, self.id].map(Pid::as_raw_pid);
+        beginning_of(&alloc::format!("/proc/{process}/task/{id}/{name}"))
+    }
+
+    /// How long the thread has run, in nanoseconds (Documentation/scheduler/sched-stats.rst). None if it
+    /// is gone.
+    pub(super) fn run_time(self) -> Option<u64> {
+        let times = self.file("schedstat")?;
+        times.split_ascii_whitespace().next()?.parse().ok()
+    }
+}
+
+/// The threads of a process; none of one that is gone.
+pub(super) fn threads_of(process: Pid) -> Vec<Thread> {
+    numbers_in(&alloc::format!("/proc/{}/task", process.as_raw_nonzero()))
+        .map(|id| Thread { process, id })
         .collect()
 }
 
-/// The beginning of a file of a thread in /proc. None if the thread is gone.
-pub(super) fn thread_file(process: Pid, thread: Pid, name: &str) -> Option<String> {
-    let [process, thread] = [process, thread].map(Pid::as_raw_pid);
-    beginning_of(&alloc::format!("/proc/{process}/task/{thread}/{name}"))
+/// The threads of several processes.
+pub(super) fn threads_of_all(processes: &[Pid]) -> Vec<Thread> {
+    processes.iter().copied().flat_map(threads_of).collect()
+}
+
+/// The ids that name entries of a directory in /proc; none if it cannot be read.
+pub(super) fn numbers_in(directory: &str) -> impl Iterator<Item = Pid> + use<> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = rustix::fs::open(directory, flags, Mode::empty())
+        .and_then(|directory| rustix::fs::Dir::read_from(&directory));
+    entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str().ok()?.parse().ok()?))
 }
 
 /// The first 512 bytes of a file in /proc, or all if it is shorter. None if it is not there.
@@ -93,13 +125,6 @@ pub(super) fn beginning_of(path: &str) -> Option<String> {
     let mut bytes = [0u8; 512];
     let length = rustix::io::read(&file, &mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
-}
-
-/// How long a thread has run, in nanoseconds (Documentation/scheduler/sched-stats.rst). None if it is
-/// gone.
-pub(super) fn run_time(process: Pid, thread: Pid) -> Option<u64> {
-    let times = thread_file(process, thread, "schedstat")?;
-    times.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// `kcmp(2)` with KCMP_VM: have both processes one address space?

@@ -6,6 +6,7 @@ use super::*;
 use crate::machine::random_name;
 use legato_base::Bytes;
 use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, WELCOME_SIZE};
+use rustix::event::{Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

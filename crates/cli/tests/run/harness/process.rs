@@ -183,12 +183,6 @@ impl Process {
         state_and_start(self.pid).map(|(state, _)| state)
     }
 
-    /// Its main thread sleeps in a fault that nobody has answered (proc_pid_wchan(5)).
-    pub(crate) fn waits_for_a_page(&self) -> bool {
-        let place = fs::read_to_string(format!("/proc/{}/wchan", self.pid));
-        place.is_ok_and(|place| place == "handle_userfault")
-    }
-
     pub(crate) fn command(&self) -> String {
         let bytes = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).replace('\0', " ")

@@ -27,12 +27,28 @@ impl<G: ProviderGlue> Agent<G> {
             self.pager.kernel().wake_all();
         }
         // A child may be among what was read and waits.
-        let is_unsettled = self.pager.kernel().is_unsettled();
-        if !self.program_gone && !is_unsettled && !self.program.uses_this_memory() {
-            self.program_gone = true;
-            if self.pager.children() > 0 {
-                self.pager.close_own_space();
-            }
+        if !self.is_unused && !self.pager.kernel().is_unsettled() {
+            self.look_at_users();
+        }
+    }
+
+    /// Is this memory used still, and by whom?
+    fn look_at_users(&mut self) {
+        let kernel = self.pager.kernel_mut();
+        if self.users.look(now) {
+            kernel.set_sharers(self.users.sharers());
+        }
+        if !self.users.seem_gone() {
+            return;
+        }
+        if !kernel.end_dropper() {
+            // It needs a moment for that.
+            self.housekeeping_at = now();
+            return;
+        }
+        self.is_unused = self.users.are_gone();
+        if self.is_unused && self.pager.children() > 0 {
+            self.pager.close_own_space();
         }
     }
 
@@ -60,9 +76,7 @@ impl<G: ProviderGlue> Agent<G> {
             if !self.supervisor_gone {
                 waits.push(self.supervisor.fd());
             }
-            if !self.program_gone {
-                waits.push(self.program.fd());
-            }
+            waits.extend(self.users.descriptors());
             let mut polled: Vec<PollFd<'_>> = waits
                 .into_iter()
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))

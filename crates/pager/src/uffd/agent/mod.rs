@@ -13,9 +13,9 @@ mod spin;
 mod start;
 
 use super::linux_kernel::LinuxKernel;
-use super::program::Program;
 use super::supervisor::Supervisor;
 pub use super::supervisor::{Dismissal, excuse, last_words};
+use super::users::Users;
 use crate::{FrameBuffer, Kernel, Pager, PagerFabric, Round};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -88,7 +88,7 @@ pub trait AgentHeap: Sync {
     reason = "holds a provider, which need not print"
 )]
 pub struct Agent<G: ProviderGlue> {
-    program: Program,
+    users: Users,
     supervisor: Supervisor,
     stats: OwnedFd,
     heap: &'static dyn AgentHeap,
@@ -104,11 +104,12 @@ pub struct Agent<G: ProviderGlue> {
     housekeeping_at: Time,
     wake_all_at: Time,
     supervisor_gone: bool,
-    program_gone: bool,
+    /// Nobody uses this memory but the agent.
+    is_unused: bool,
 }
 
 impl<G: ProviderGlue> Agent<G> {
-    /// Serves until the program no longer uses this memory and no forked child does.
+    /// Serves until nobody uses this memory any more, and no forked child its own.
     pub fn run(mut self) {
         while !self.is_done() {
             let Round { worked, deadline } = self.turn();
@@ -125,6 +126,8 @@ impl<G: ProviderGlue> Agent<G> {
                     EVENT_SLEEP_MAX
                 } else if self.pager.is_busy() {
                     BUSY_SLEEP_MAX
+                } else if self.users.seem_gone() && !self.is_unused {
+                    self.housekeeping_at.since(time)
                 } else {
                     SLEEP_MAX
                 };
@@ -140,9 +143,9 @@ impl<G: ProviderGlue> Agent<G> {
         let _ = self.supervisor.send(AgentMessageBody::Done, &[]);
     }
 
-    /// True once nobody uses this memory. A child may be among what was read and waits.
+    /// True once nobody uses any memory that is served here. A child may be among what was read and waits.
     fn is_done(&self) -> bool {
-        self.program_gone && self.pager.children() == 0 && !self.pager.kernel().is_unsettled()
+        self.is_unused && self.pager.children() == 0 && !self.pager.kernel().is_unsettled()
     }
 
     /// Reads what the kernel says, serves it, and lets the pager work.

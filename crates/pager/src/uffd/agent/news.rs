@@ -44,7 +44,7 @@ impl<G: ProviderGlue> Agent<G> {
         // Which process has this address space only the supervisor can find out: it kills what an
         // agent has served that ends without a word.
         self.notice(format!("a process that it has forked was killed: {text}"));
-        self.program.kill();
+        self.users.kill();
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     }
 
@@ -108,7 +108,7 @@ impl<G: ProviderGlue> Agent<G> {
                     let _ = self
                         .supervisor
                         .send(AgentMessageBody::FarMemoryFull { text }, &[]);
-                    self.program.kill();
+                    self.users.kill();
                 }
                 PagerEvent::NothingToEvict(stuck) => self.fatal(stuck_text(&stuck)),
                 PagerEvent::PageVanished { page } => self.fatal(format!(
@@ -164,7 +164,7 @@ impl<G: ProviderGlue> Agent<G> {
     /// The program cannot go on.
     fn fatal(&self, text: String) {
         let _ = self.supervisor.send(AgentMessageBody::Fatal { text }, &[]);
-        self.program.kill();
+        self.users.kill();
     }
 }
 

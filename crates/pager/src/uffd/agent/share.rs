@@ -141,7 +141,7 @@ impl<G: ProviderGlue> Agent<G> {
                 // What it does not say, and its end: the memory nodes go with it (P-32).
                 Ok(Some(_)) | Err(_) => {
                     self.supervisor_gone = true;
-                    self.program.kill();
+                    self.users.kill();
                 }
             }
         }

@@ -13,6 +13,7 @@ use crate::uffd::program::{
     Program, beginning_of, close_all_but, is_readable, raise_descriptor_limit,
 };
 use crate::uffd::supervisor::{Dismissal, Supervisor};
+use crate::uffd::users::Users;
 use crate::{
     Budget, FrameBuffer, Incoming, Kernel, Pager, PagerConfig, PagerEvent, PagerFabric, Round,
     SpaceId,
@@ -190,7 +191,7 @@ impl<G: ProviderGlue> Agent<G> {
     ) -> Result<Self, StartError> {
         let failed = |_| StartError::SupervisorGone;
         let mut agent = Self {
-            program: parts.program,
+            users: Users::new(parts.program),
             supervisor,
             stats,
             heap,
@@ -205,7 +206,7 @@ impl<G: ProviderGlue> Agent<G> {
             housekeeping_at: Time::ZERO,
             wake_all_at: Time::ZERO,
             supervisor_gone: false,
-            program_gone: false,
+            is_unused: false,
         };
         agent.publish();
         let own = agent.pager.kernel().descriptor(SpaceId::OWN);

@@ -20,6 +20,8 @@ const ANSWERED: u32 = 3;
 const CANCELLED: u32 = 4;
 const TAKE: u32 = 5;
 const TAKE_DONE: u32 = 6;
+/// There is no more work.
+const END: u32 = 7;
 
 /// A range as its start and its length in bytes.
 pub(super) type Range = [u64; 2];
@@ -155,6 +157,18 @@ impl Mailbox {
         self.state.store(IDLE, Ordering::Release);
     }
 
+    /// Lets the task end, if it has nothing to do. True if it ends or has ended.
+    pub(super) fn end(&self) -> bool {
+        let state = &self.state;
+        match state.compare_exchange(IDLE, END, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                wake(state);
+                true
+            }
+            Err(state) => state == END,
+        }
+    }
+
     fn post(&self, work: u32, ranges: &[PageRange]) {
         assert!(
             ranges.len() <= RANGES_MAX,
@@ -171,8 +185,8 @@ impl Mailbox {
 
 /// The task's side.
 impl Mailbox {
-    /// Does the work that is posted, or waits for some.
-    pub(super) fn serve_once(&self, work: &impl Work) {
+    /// Does the work that is posted, or waits for some. False if there will be no more.
+    pub(super) fn serve_once(&self, work: &impl Work) -> bool {
         let state = self.state.load(Ordering::Acquire);
         match state {
             READ => self.answer(READ, work.read(self.ranges())),
@@ -184,8 +198,10 @@ impl Mailbox {
             }
             // Given up before it was begun.
             CANCELLED => self.state.store(IDLE, Ordering::Release),
+            END => return false,
             other => wait(&self.state, other, None),
         }
+        true
     }
 
     /// The work is done, if the agent still waits for that.

@@ -11,6 +11,7 @@ mod words;
 pub(super) use mailbox::Taken;
 
 use super::context::is_changing;
+use super::program::threads_of;
 use super::system_call::system_call;
 use super::{Layout, Userfaultfd, transfer};
 use alloc::boxed::Box;
@@ -81,6 +82,12 @@ impl Dropper {
         unsafe { start_task(stack_top, serve, argument) }?;
         Ok(Self { task })
     }
+
+    /// Lets the task end, if it has nothing to do. True once the caller has no other thread: then the
+    /// task's stack is free.
+    pub(super) fn end(&self) -> bool {
+        self.task.mailbox.end() && threads_of(rustix::process::getpid()).len() == 1
+    }
 }
 
 impl core::ops::Deref for Dropper {
@@ -94,8 +101,16 @@ impl core::ops::Deref for Dropper {
 extern "C" fn serve(argument: *mut c_void) -> ! {
     // SAFETY: `Dropper::start` passes its task, which is never freed.
     let task = unsafe { &*argument.cast::<Task>() };
+    while task.mailbox.serve_once(task) {}
+    end_thread()
+}
+
+/// Ends the calling thread, running nothing more of it.
+fn end_thread() -> ! {
+    const SYS_EXIT: i64 = 60;
     loop {
-        task.mailbox.serve_once(task);
+        // SAFETY: ends the thread, of which nothing is used afterwards.
+        let _ = unsafe { system_call(SYS_EXIT, [0]) };
     }
 }
 

@@ -12,6 +12,8 @@ pub(in crate::uffd) enum Order {
     MoveOut { from: u64, slot: u32, count: u32 },
     /// Drop what is in all staging pages. They are not registered meanwhile.
     Drop,
+    /// Does any process but the hand use this memory? EINVAL if so.
+    Count,
 }
 
 /// Zero or an errno, how many pages were moved, and where the hand's memory is.
@@ -45,6 +47,7 @@ impl Order {
             Self::Try => (1, 0, 0, 0),
             Self::MoveOut { from, slot, count } => (2, from, slot, count),
             Self::Drop => (3, 0, 0, 0),
+            Self::Count => (4, 0, 0, 0),
         };
         let raw = RawOrder {
             kind,
@@ -69,6 +72,7 @@ impl Order {
                 count: raw.count,
             }),
             3 => Some(Self::Drop),
+            4 => Some(Self::Count),
             _ => None,
         }
     }

@@ -13,6 +13,7 @@ use crate::uffd::message::Message;
 use crate::uffd::program::{is_readable, shares_memory};
 use crate::uffd::residency::Residency;
 use crate::uffd::transfer::Transferred;
+use crate::uffd::users::kill_sharers_of;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use legato_base::timeouts::HAND_ANSWER;
@@ -84,12 +85,7 @@ impl Applicant {
 
     fn ask(&self, context: &Userfaultfd) -> Result<Answer, HandError> {
         send(self.socket.as_fd(), Order::Try, Some(context.fd()))?;
-        for _ in 0..GLANCES_MAX {
-            if wait(&self.socket) {
-                return receive(&self.socket);
-            }
-        }
-        Err(HandError::Gone)
+        await_answer(&self.socket)
     }
 
     /// Takes the hand into service, after [`Self::is_in`] has found its address space.
@@ -147,10 +143,19 @@ impl Hand {
         self.mappings
     }
 
-    /// True while the child's process lives and has not replaced its memory. The hand keeps that
-    /// memory alive, so somebody must look.
-    pub(in crate::uffd) fn is_needed(&self) -> bool {
-        shares_memory(self.process, self.child.0)
+    /// True while the child's process lives and has not replaced its memory, or others use that still.
+    /// The hand keeps that memory alive, so somebody must look.
+    pub(in crate::uffd) fn is_needed(&mut self) -> bool {
+        shares_memory(self.process, self.child.0) || self.has_sharers()
+    }
+
+    /// True if another process than the hand uses the child's memory; false also if the hand has ended.
+    fn has_sharers(&mut self) -> bool {
+        let answer = self
+            .finish_dropping()
+            .and_then(|()| send(self.socket.as_fd(), Order::Count, None))
+            .and_then(|()| await_answer(&self.socket));
+        answer.is_ok_and(|answer| answer.result() == Err(Errno::INVAL))
     }
 
     /// False if the hand has ended.
@@ -162,10 +167,11 @@ impl Hand {
         self.child.0
     }
 
-    /// The child cannot go on.
+    /// Kills the child, which cannot go on, and whoever shares its memory.
     pub(in crate::uffd) fn kill_child(&self) {
         // Fails only when it has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.child.1, Signal::KILL);
+        kill_sharers_of(self.process);
     }
 
     /// How many of `count` pages may be moved out now; at least one.
@@ -177,10 +183,7 @@ impl Hand {
         if self.used == STAGING_PAGES {
             self.discard(context)?;
         }
-        if self.dropping {
-            self.answer(context, PageRange::new(PageNumber(0), 0), &mut Vec::new())?;
-            self.dropping = false;
-        }
+        self.finish_dropping()?;
         if !self.registered {
             let length = u64::from(STAGING_PAGES) << PAGE_SHIFT;
             // SAFETY: the staging pages are touched only while they have memory.
@@ -189,6 +192,14 @@ impl Hand {
             self.registered = true;
         }
         Ok(count.min(STAGING_PAGES - self.used))
+    }
+
+    fn finish_dropping(&mut self) -> Result<(), HandError> {
+        if self.dropping {
+            await_answer(&self.socket)?;
+            self.dropping = false;
+        }
+        Ok(())
     }
 
     /// Moves pages to staging pages. Returns how many, and why not more; with
@@ -268,7 +279,7 @@ impl Hand {
         Ok(())
     }
 
-    /// Waits for an answer, for a time.
+    /// Waits for an answer, for a time, to an order for which the hand touches pages of its program.
     fn answer(
         &self,
         context: &Userfaultfd,
@@ -346,6 +357,16 @@ const fn milliseconds(count: i64) -> Timespec {
 fn wait(socket: &OwnedFd) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
     matches!(rustix::event::poll(&mut polled, Some(&GLANCE)), Ok(ready) if ready > 0)
+}
+
+/// Waits for an answer, for a time, to an order for which the hand touches memory of its own alone.
+fn await_answer(socket: &OwnedFd) -> Result<Answer, HandError> {
+    for _ in 0..GLANCES_MAX {
+        if wait(socket) {
+            return receive(socket);
+        }
+    }
+    Err(HandError::Gone)
 }
 
 fn receive(socket: &OwnedFd) -> Result<Answer, HandError> {

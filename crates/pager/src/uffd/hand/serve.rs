@@ -16,6 +16,7 @@
 use super::protocol::{Answer, ORDER_SIZE, Order};
 use crate::uffd::program::{close_all_but, raise_descriptor_limit};
 use crate::uffd::supervisor::Supervisor;
+use crate::uffd::users::is_alone;
 use crate::uffd::{Userfaultfd, transfer};
 use core::mem::MaybeUninit;
 use legato_base::wire::control::AgentMessageBody;
@@ -88,6 +89,8 @@ pub(super) fn serve(socket: BorrowedFd<'_>, area: (u64, u64), object: (u64, u64)
                 _ => (0, Err(Errno::INVAL)),
             },
             Order::Drop => (0, drop_staging(staging)),
+            Order::Count if is_alone() => (0, Ok(())),
+            Order::Count => (0, Err(Errno::INVAL)),
         };
         let answer = Answer {
             errno: result.map_or_else(Errno::raw_os_error, |()| 0),

@@ -6,6 +6,8 @@ use super::{HandStart, STACK_SIZE, STAGING_PAGES, run};
 use crate::PageRange;
 use crate::uffd::Userfaultfd;
 use crate::uffd::message::Message;
+use crate::uffd::program::is_readable;
+use crate::uffd::system_call::system_call;
 use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, AgentMessageBody};
 use legato_base::{PAGE_SIZE, PageNumber};
 use rustix::fd::OwnedFd;
@@ -240,7 +242,7 @@ fn a_hand_knows_its_own_address_space_from_others() {
     assert_eq!(applicant.is_in(&first.own), Ok(false));
     assert_eq!(applicant.is_in(&second.child), Ok(false));
     assert_eq!(applicant.is_in(&first.child), Ok(true));
-    let hand = applicant.accept(&first.child).unwrap();
+    let mut hand = applicant.accept(&first.child).unwrap();
     assert!(hand.is_there() && hand.is_needed());
 }
 
@@ -260,6 +262,52 @@ fn staging_pages_are_given_back() {
     let (words, _) = family.take(&mut hand, u64::from(STAGING_PAGES), 1);
     assert_eq!(words, [content(u64::from(STAGING_PAGES))]);
     assert_eq!(staged(&hand), all[..1]);
+}
+
+/// Lost: what was announced while a hand was late to drop its staging pages was read and forgotten.
+#[test]
+fn what_comes_while_a_hand_drops_is_left_to_be_read() {
+    let mut family = Family::new("dropping");
+    let mut hand = family.hand();
+    let (words, _) = family.take(&mut hand, 0, 1);
+    assert_eq!(words, [content(0)]);
+    rustix::process::kill_process(family.pid, Signal::STOP).unwrap();
+    hand.discard_from(&family.child, 1).unwrap();
+    let (child, memory) = (family.pid, family.start);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(move || read_of(child, memory));
+        while !is_readable(family.child.fd()) {
+            std::thread::yield_now();
+        }
+        let preparing = scope.spawn(|| hand.prepare(&family.child, 1));
+        // So long that the agent looks what else there is, if it does.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        rustix::process::kill_process(child, Signal::CONT).unwrap();
+        assert_eq!(preparing.join().unwrap(), Ok(1));
+        let fault = family.child.read_one();
+        let page = PageNumber::containing(memory);
+        // SAFETY: the page is missing, and only this test reads it.
+        unsafe { family.child.zero(page) }.unwrap();
+        assert_eq!(reading.join().unwrap(), 0);
+        assert!(
+            matches!(fault, Some(Message::Fault { page: at, .. }) if at == page),
+            "{fault:?}"
+        );
+    });
+}
+
+/// Reads a word of another process; waits for the page if it is missing.
+fn read_of(process: Pid, address: u64) -> u64 {
+    const SYS_PROCESS_VM_READV: i64 = 310;
+    let mut word = [0u8; 8];
+    let local = [word.as_mut_ptr() as u64, 8];
+    let remote = [address, 8];
+    let process = i64::from(process.as_raw_pid());
+    let (local, remote) = (local.as_ptr() as i64, remote.as_ptr() as i64);
+    // SAFETY: both vectors have the layout of `struct iovec`; eight bytes are written to `word`.
+    let read = unsafe { system_call(SYS_PROCESS_VM_READV, [process, local, 1, remote, 1, 0]) };
+    assert_eq!(read, Ok(8));
+    u64::from_le_bytes(word)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::calls::{self, NO_SYSTEM_CALL, Registers, Resume, Stop};
 use super::parameters::END_OF_ENTRY;
 use super::process::{Memory, Process};
 use super::{Call, InjectionError};
-use crate::uffd::program;
+use crate::uffd::program::Thread;
 use crate::uffd::system_call::outcome;
 use alloc::vec::Vec;
 use legato_base::timeouts::{PROCESS_STOP, THREAD_STOP};
@@ -99,7 +99,7 @@ fn wait_until_stopped(thread: i32) -> Result<(), InjectionError> {
 
 /// How much of the processor the thread has had; none if it is gone.
 pub(super) fn run_time(thread: i32) -> Duration {
-    let nanos = Pid::from_raw(thread).and_then(|thread| program::run_time(thread, thread));
+    let nanos = Pid::from_raw(thread).and_then(|id| Thread { process: id, id }.run_time());
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 

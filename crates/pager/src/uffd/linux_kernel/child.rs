@@ -199,8 +199,8 @@ impl LinuxKernel {
         let Some(child) = self.children.get_mut(&space) else {
             return false;
         };
-        let useless = |hand: &Hand| !hand.is_there() || !hand.is_needed();
-        if child.hand.as_ref().is_some_and(useless) {
+        let is_useless = |hand: &mut Hand| !hand.is_there() || !hand.is_needed();
+        if child.hand.as_mut().is_some_and(is_useless) {
             // It ends, and if the child has ended its memory goes with it.
             child.hand = None;
             self.shared.forget();

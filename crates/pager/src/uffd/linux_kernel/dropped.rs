@@ -6,7 +6,7 @@
 
 use super::LinuxKernel;
 use crate::SpaceId;
-use crate::uffd::program::{run_time, thread_file, threads_of};
+use crate::uffd::program::{Thread, threads_of_all};
 use alloc::vec::Vec;
 use rustix::process::Pid;
 
@@ -21,8 +21,7 @@ const CALLS: [&str; 2] = ["28", "440"];
 /// Threads that may be dropping something, and how long each had run when they were noted.
 #[derive(Debug)]
 pub(super) struct Dropping {
-    process: Pid,
-    threads: Vec<(Pid, u64)>,
+    threads: Vec<(Thread, u64)>,
     /// So long a thread has to run, in nanoseconds.
     enough: u64,
 }
@@ -30,27 +29,26 @@ pub(super) struct Dropping {
 impl Dropping {
     /// Of threads that are there now. `local` pages are the most that can be dropped. None if the
     /// threads cannot be listed.
-    fn begin(process: Pid, local: u64) -> Option<Self> {
-        let threads = threads_of(process);
-        let run = |&thread: &Pid| Some((thread, run_time(process, thread)?));
+    fn begin(processes: &[Pid], local: u64) -> Option<Self> {
+        let threads = threads_of_all(processes);
+        let run = |&thread: &Thread| Some((thread, thread.run_time()?));
         (!threads.is_empty()).then(|| Self {
-            process,
             threads: threads.iter().filter_map(run).collect(),
             enough: RUN + local * RUN_FOR_A_PAGE,
         })
     }
 
     fn is_over(&mut self) -> bool {
-        let (process, enough) = (self.process, self.enough);
+        let enough = self.enough;
         self.threads.retain(|&(thread, before)| {
-            let Some(call) = thread_file(process, thread, "syscall") else {
+            let Some(call) = thread.file("syscall") else {
                 // It is gone, and went after its call.
                 return false;
             };
             match call.split_ascii_whitespace().next() {
                 // On a processor or waiting for one.
                 Some("running") | None => {
-                    run_time(process, thread).is_some_and(|time| time < before + enough)
+                    thread.run_time().is_some_and(|time| time < before + enough)
                 }
                 Some(number) => CALLS.contains(&number),
             }
@@ -61,11 +59,10 @@ impl Dropping {
 
 impl LinuxKernel {
     pub(super) fn note_threads_that_drop(&mut self, id: SpaceId) {
-        let process = self.process_of(id);
+        let processes = self.processes_of(id);
         let local = self.residency_of(id);
         let local = local.and_then(|residency| residency.anonymous_pages());
-        let dropping = process.zip(local);
-        let dropping = dropping.and_then(|(process, local)| Dropping::begin(process, local));
+        let dropping = local.and_then(|local| Dropping::begin(&processes, local));
         if let Some(space) = self.space_mut(id) {
             space.dropping = dropping;
         }
@@ -115,7 +112,8 @@ mod tests {
         std::thread::scope(|scope| {
             let is_through = &is_through;
             scope.spawn(move || {
-                sender.send(rustix::thread::gettid()).unwrap();
+                let id = rustix::thread::gettid();
+                sender.send(Thread { process, id }).unwrap();
                 let advice = rustix::mm::Advice::LinuxDontNeed;
                 // SAFETY: as above.
                 unsafe { rustix::mm::madvise(start as *mut _, LENGTH, advice) }.unwrap();
@@ -125,8 +123,7 @@ mod tests {
             let thread = receiver.recv().unwrap();
             while !context.is_changing() {}
             let mut dropping = Dropping {
-                process,
-                threads: Vec::from([(thread, run_time(process, thread).unwrap())]),
+                threads: Vec::from([(thread, thread.run_time().unwrap())]),
                 enough: u64::MAX / 2,
             };
             for _ in 0..100 {
@@ -152,20 +149,23 @@ mod tests {
         std::thread::scope(|scope| {
             let is_over = &is_over;
             scope.spawn(move || {
-                sender.send(rustix::thread::gettid()).unwrap();
+                let id = rustix::thread::gettid();
+                sender.send(Thread { process, id }).unwrap();
                 while !is_over.load(Ordering::Relaxed) {}
             });
             let thread = receiver.recv().unwrap();
             // Until then it may be in the call that sends.
-            while thread_file(process, thread, "syscall").is_none_or(|call| call != "running\n") {}
-            let before = run_time(process, thread).unwrap();
+            while thread
+                .file("syscall")
+                .is_none_or(|call| call != "running\n")
+            {}
+            let before = thread.run_time().unwrap();
             let mut dropping = Dropping {
-                process,
                 threads: Vec::from([(thread, before)]),
                 enough: ENOUGH,
             };
             while !dropping.is_over() {}
-            let after = run_time(process, thread).unwrap();
+            let after = thread.run_time().unwrap();
             is_over.store(true, Ordering::Relaxed);
             assert!(after >= before + ENOUGH);
         });

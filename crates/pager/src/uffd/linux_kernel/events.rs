@@ -9,7 +9,7 @@ use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
 use crate::uffd::mappings::mapping_of;
 use crate::uffd::message::{Message, Newborn};
-use crate::uffd::program::threads_of;
+use crate::uffd::program::threads_of_all;
 use crate::{Incoming, Kernel, PageRange, RangeSet, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -121,8 +121,8 @@ impl LinuxKernel {
         if !batch.messages.iter().any(Message::is_change) {
             return Sequence::AsDone;
         }
-        let process = self.process_of(space);
-        if process.is_some_and(|process| threads_of(process).len() <= 1) {
+        let processes = self.processes_of(space);
+        if !processes.is_empty() && threads_of_all(&processes).len() <= 1 {
             return Sequence::AsDone;
         }
         // A move came between looking for one and reading.

@@ -13,7 +13,8 @@ use crate::SpaceId;
 use crate::order::Sequence;
 use crate::uffd::agent::now;
 use crate::uffd::context::MESSAGES_MAX;
-use crate::uffd::program::{is_readable, run_time, thread_file, threads_of};
+use crate::uffd::hand::remote::Hand;
+use crate::uffd::program::{Thread, is_readable, threads_of_all};
 use alloc::vec::Vec;
 use legato_base::Duration;
 use legato_base::timeouts::{ANNOUNCEMENTS, Patience};
@@ -33,11 +34,12 @@ const PAUSE: Timespec = Timespec {
 #[derive(Debug)]
 pub(super) struct Gathering {
     patience: Patience,
-    process: Pid,
+    /// Those that use the space.
+    processes: Vec<Pid>,
     /// Announcements that were there at the beginning.
     announced: usize,
     /// Threads, and how long they had run.
-    late: Vec<(Pid, u64)>,
+    late: Vec<(Thread, u64)>,
 }
 
 /// What may be read of a space, and what that is worth.
@@ -65,15 +67,15 @@ impl Ready {
 }
 
 impl Gathering {
-    fn begin(process: Pid, threads: &[Pid], patience: Patience) -> Self {
+    fn begin(processes: Vec<Pid>, threads: &[Thread], patience: Patience) -> Self {
         // Who is late is looked for afterwards.
-        let announced = count_announced(process, threads);
+        let announced = count_announced(threads);
         let late = threads
             .iter()
-            .filter_map(|&thread| Some((thread, running_for(process, thread)?)));
+            .filter_map(|&thread| Some((thread, running_for(thread)?)));
         Self {
             patience,
-            process,
+            processes,
             announced,
             late: late.collect(),
         }
@@ -81,7 +83,7 @@ impl Gathering {
 
     fn nobody_is_late(&mut self) -> bool {
         self.late.retain(|&(thread, before)| {
-            running_for(self.process, thread).is_some_and(|time| time < before + RUN)
+            running_for(thread).is_some_and(|time| time < before + RUN)
         });
         self.late.is_empty()
     }
@@ -94,16 +96,17 @@ impl Gathering {
         if !self.nobody_is_late() {
             return None;
         }
-        let threads = threads_of(self.process);
-        match count_announced(self.process, &threads) {
-            // Whoever waits is none of the program's threads, or it cannot be seen.
+        let threads = threads_of_all(&self.processes);
+        match count_announced(&threads) {
+            // Whoever waits is none of the threads that are known, or it cannot be seen.
             0 if self.announced == 0 => Some(Ready::INCOMPLETE),
             count if count == self.announced => Some(Ready {
                 count,
                 sequence: Sequence::Simultaneous,
             }),
             _ => {
-                *self = Self::begin(self.process, &threads, self.patience);
+                let processes = core::mem::take(&mut self.processes);
+                *self = Self::begin(processes, &threads, self.patience);
                 None
             }
         }
@@ -120,17 +123,18 @@ impl LinuxKernel {
         if !is_readable(context.fd()) {
             return None;
         }
-        let Some(process) = self.process_of(space) else {
+        let processes = self.processes_of(space);
+        if processes.is_empty() {
             return Some(Ready::INCOMPLETE);
-        };
+        }
         let mut gathering = if let Some(gathering) = begun {
             gathering
         } else {
-            let threads = threads_of(process);
+            let threads = threads_of_all(&processes);
             if threads.len() <= 1 {
                 return Some(Ready::ALL);
             }
-            Gathering::begin(process, &threads, Patience::new(LOOK, now()))
+            Gathering::begin(processes, &threads, Patience::new(LOOK, now()))
         };
         loop {
             // What there is to read are faults.
@@ -157,10 +161,11 @@ impl LinuxKernel {
         if !context.is_changing() {
             return Some(Ready::AT_ONCE);
         }
-        let Some(process) = self.process_of(space) else {
+        let processes = self.processes_of(space);
+        if processes.is_empty() {
             return Some(Ready::AT_ONCE);
-        };
-        let threads = threads_of(process);
+        }
+        let threads = threads_of_all(&processes);
         // One thread announces in order.
         if threads.len() <= 1 {
             return Some(Ready::ALL);
@@ -168,10 +173,10 @@ impl LinuxKernel {
         if !is_readable(context.fd()) {
             return None;
         }
-        let count = count_announced(process, &threads).max(1);
+        let count = count_announced(&threads).max(1);
         // Whoever announces something from here on is behind those that were counted.
-        let moves = |&thread: &Pid| {
-            let call = thread_file(process, thread, "syscall").unwrap_or_default();
+        let moves = |thread: &Thread| {
+            let call = thread.file("syscall").unwrap_or_default();
             call.split_ascii_whitespace().next() == Some(MREMAP)
         };
         (!threads.iter().any(moves)).then_some(Ready {
@@ -180,12 +185,18 @@ impl LinuxKernel {
         })
     }
 
-    pub(super) fn process_of(&self, space: SpaceId) -> Option<Pid> {
+    /// The processes whose threads use a space, as far as they are known.
+    pub(super) fn processes_of(&self, space: SpaceId) -> Vec<Pid> {
         if space == SpaceId::OWN {
-            return Pid::from_raw(self.program);
+            let program = Pid::from_raw(self.program);
+            return program
+                .into_iter()
+                .chain(self.sharers.iter().copied())
+                .collect();
         }
-        let child = self.children.get(&space)?;
-        Some(child.hand.as_ref()?.child())
+        let child = self.children.get(&space);
+        let hand = child.and_then(|child| child.hand.as_ref());
+        hand.map(Hand::child).into_iter().collect()
     }
 }
 
@@ -193,20 +204,20 @@ impl LinuxKernel {
 const MREMAP: &str = "25";
 
 /// Announcements that wait to be read, as far as can be seen (proc_pid_wchan(5)).
-fn count_announced(process: Pid, threads: &[Pid]) -> usize {
-    let has_announced = |&&thread: &&Pid| {
-        let place = thread_file(process, thread, "wchan");
+fn count_announced(threads: &[Thread]) -> usize {
+    let has_announced = |thread: &&Thread| {
+        let place = thread.file("wchan");
         place.is_some_and(|place| place.starts_with("userfaultfd_event"))
     };
     threads.iter().filter(has_announced).count()
 }
 
 /// How long a thread has run, in nanoseconds. None if it waits for something other than a CPU, or is gone.
-fn running_for(process: Pid, thread: Pid) -> Option<u64> {
-    let stat = thread_file(process, thread, "stat")?;
+fn running_for(thread: Thread) -> Option<u64> {
+    let stat = thread.file("stat")?;
     // The name before it may hold anything (proc_pid_stat(5)).
     let state = stat.rsplit_once(") ")?.1.chars().next()?;
-    (state == 'R').then(|| run_time(process, thread))?
+    (state == 'R').then(|| thread.run_time())?
 }
 
 #[cfg(test)]
@@ -217,13 +228,14 @@ mod tests {
     #[test]
     fn a_thread_that_runs_has_a_time_that_grows_and_one_that_waits_has_none() {
         let process = rustix::process::getpid();
-        let (this, done) = (rustix::thread::gettid(), AtomicBool::new(false));
+        let thread = |id| Thread { process, id };
+        let (this, done) = (thread(rustix::thread::gettid()), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 let grown = loop {
                     // While this thread looks, the first one waits for it.
-                    if running_for(process, this).is_none() {
-                        break running_for(process, rustix::thread::gettid()).is_some();
+                    if running_for(this).is_none() {
+                        break running_for(thread(rustix::thread::gettid())).is_some();
                     }
                 };
                 done.store(true, Ordering::Release);
@@ -232,7 +244,7 @@ mod tests {
             assert!(other.join().unwrap());
         });
         assert!(done.load(Ordering::Acquire));
-        let before = running_for(process, this).unwrap();
-        while running_for(process, this).unwrap() < before + RUN {}
+        let before = running_for(this).unwrap();
+        while running_for(this).unwrap() < before + RUN {}
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct LinuxKernel {
     pub(super) layout: Layout,
     pub(super) features: Features,
     pub(super) program: i32,
+    /// Other processes that use the program's memory, as far as they have been seen.
+    sharers: Vec<Pid>,
     processor_clock: Option<ProcessorClock>,
     /// The agent's code and data, whose zero-initialised part looks like the program's memory.
     object: PageRange,
@@ -141,6 +143,7 @@ impl LinuxKernel {
             layout,
             features,
             program,
+            sharers: Vec::new(),
             processor_clock: Pid::from_raw(program).map(ProcessorClock::new),
             object,
             last_word: last_word.map(PageNumber::containing),
@@ -177,6 +180,11 @@ impl LinuxKernel {
 
     pub(super) fn descriptor(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
         self.space(space).map(|space| space.context.fd())
+    }
+
+    /// Other processes than the program use its memory.
+    pub(super) fn set_sharers(&mut self, sharers: Vec<Pid>) {
+        self.sharers = sharers;
     }
 
     /// Memory that may have been dropped without being the agent's to drop.

@@ -17,6 +17,16 @@ impl LinuxKernel {
         self.dropper.take()
     }
 
+    /// Ends the task that drops pages; it is started again when it is needed. False while it has not
+    /// ended.
+    pub(in crate::uffd) fn end_dropper(&mut self) -> bool {
+        let has_ended = self.dropper.as_ref().is_none_or(Dropper::end);
+        if has_ended {
+            self.dropper = None;
+        }
+        has_ended
+    }
+
     /// As `move_out`, for pages that cannot be moved.
     fn copy_out(
         &mut self,

@@ -41,9 +41,9 @@ impl Shared {
 }
 
 impl LinuxKernel {
-    /// None while forked children are served too: each has a clock of its own.
+    /// None while other processes are served too: each has a clock of its own.
     pub(super) fn count_processor_time(&self) -> Option<Duration> {
-        let is_alone = self.children.is_empty() && !self.own.closed;
+        let is_alone = self.children.is_empty() && self.sharers.is_empty() && !self.own.closed;
         let clock = self.processor_clock.as_ref().filter(|_| is_alone);
         clock?.time()
     }

@@ -24,7 +24,7 @@
 use super::LinuxKernel;
 use super::space::Space;
 use crate::uffd::agent;
-use crate::uffd::program::{beginning_of, thread_file, threads_of};
+use crate::uffd::program::{Thread, beginning_of, threads_of_all};
 use crate::uffd::system_call::system_call;
 use crate::{EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;
@@ -55,7 +55,7 @@ const FUTEX_OFFSET: u64 = -32_i64 as u64;
 /// is one; stacks of the program's may have others.
 const PLACES_MAX: usize = 4;
 
-/// Of the threads of one process.
+/// Of the threads that use one address space.
 #[derive(Debug, Default)]
 pub(super) struct ThreadBlocks {
     /// In order.
@@ -79,34 +79,34 @@ impl ThreadBlocks {
         range.contains(first).then_some(first)
     }
 
-    fn look_again(&mut self, process: Pid, last_word: Option<PageNumber>) {
+    fn look_again(&mut self, processes: &[Pid], last_word: Option<PageNumber>) {
         let now = agent::now();
         let is_over = |rest| self.looked.is_none_or(|looked| now >= looked + rest);
-        let is_blind = || self.places.is_empty() && has_threads(process);
+        let is_blind = || self.places.is_empty() && has_threads(processes);
         if is_over(LOOK_AGAIN) || is_over(LOOK_SOON) && is_blind() {
             self.looked = Some(now);
-            self.look(process, last_word);
+            self.look(processes, last_word);
         }
     }
 
-    fn look(&mut self, process: Pid, last_word: Option<PageNumber>) {
+    fn look(&mut self, processes: &[Pid], last_word: Option<PageNumber>) {
         // An id is given a moment before its thread is among the others.
         let before = core::mem::replace(&mut self.last_id, last_id());
         self.seen_all = self.last_id.is_some() && self.last_id == before;
         self.pages.clear();
         self.pages.extend(last_word);
-        let traced = is_traced(process);
-        for thread in threads_of(process) {
-            if let Some(list) = robust_list(thread) {
+        let traced = processes.iter().any(|&process| is_traced(process));
+        for thread in threads_of_all(processes) {
+            if let Some(list) = robust_list(thread.id) {
                 self.keep(list.saturating_sub(BLOCK_BEFORE), BLOCK_LENGTH);
-                if thread != process {
+                if !thread.is_first() {
                     self.note_place(list % PAGE_SIZE as u64);
                 }
             } else {
                 // It may have only begun.
                 self.seen_all = false;
             }
-            if traced && let Some(top) = stack_pointer(process, thread) {
+            if traced && let Some(top) = stack_pointer(thread) {
                 self.keep(top, STACK_LENGTH);
             }
         }
@@ -173,16 +173,19 @@ fn last_id() -> Option<u64> {
     id.trim_end().parse().ok()
 }
 
-/// Other than its first: they are directories in that of its threads.
-fn has_threads(process: Pid) -> bool {
+/// Other than the first ones: they are directories in that of a process's threads.
+fn has_threads(processes: &[Pid]) -> bool {
     const LINKS_OF_ONE: u64 = 3;
-    let path = alloc::format!("/proc/{}/task", process.as_raw_nonzero());
-    rustix::fs::stat(path.as_str()).is_ok_and(|directory| directory.st_nlink > LINKS_OF_ONE)
+    processes.iter().any(|process| {
+        let path = alloc::format!("/proc/{}/task", process.as_raw_nonzero());
+        rustix::fs::stat(path.as_str()).is_ok_and(|directory| directory.st_nlink > LINKS_OF_ONE)
+    })
 }
 
 /// Does a debugger trace the process?
 fn is_traced(process: Pid) -> bool {
-    let status = thread_file(process, process, "status");
+    let id = process;
+    let status = Thread { process, id }.file("status");
     let tracer = status.as_deref().and_then(|status| {
         let rest = status.split_once("TracerPid:")?.1;
         rest.split_ascii_whitespace().next()
@@ -191,8 +194,8 @@ fn is_traced(process: Pid) -> bool {
 }
 
 /// Of a thread that is stopped or waits in the kernel (proc_pid_syscall(5)).
-fn stack_pointer(process: Pid, thread: Pid) -> Option<u64> {
-    let line = thread_file(process, thread, "syscall")?;
+fn stack_pointer(thread: Thread) -> Option<u64> {
+    let line = thread.file("syscall")?;
     let pointer = line.split_ascii_whitespace().rev().nth(1)?;
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
 }
@@ -242,13 +245,15 @@ impl LinuxKernel {
         space: SpaceId,
         ranges: impl Iterator<Item = PageRange>,
     ) {
-        let (process, word) = (self.process_of(space), self.last_word);
-        let (Some(process), Some(Space { thread_blocks, .. })) = (process, self.space_mut(space))
-        else {
+        let (processes, word) = (self.processes_of(space), self.last_word);
+        let Some(Space { thread_blocks, .. }) = self.space_mut(space) else {
             return;
         };
+        if processes.is_empty() {
+            return;
+        }
         // A forked child's word is where its parent's is.
-        thread_blocks.look_again(process, word);
+        thread_blocks.look_again(&processes, word);
         if !thread_blocks.may_be_more() {
             return;
         }

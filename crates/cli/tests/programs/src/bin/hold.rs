@@ -1,11 +1,13 @@
 //! Fills memory, prints `ready`, waits for a line on standard input, then reads everything back.
 //!
-//! `hold --bytes SIZE [--lock] [--catch-sigbus] [--again] [--fork] [--release]`: with
+//! `hold --bytes SIZE [--lock] [--catch-sigbus] [--again] [--fork] [--release]
+//! [--share]`: with
 //! --lock the memory is locked (`mlock(2)`). A page whose access raises SIGBUS is lost. With --catch-sigbus a handler counts it
 //! and puts a fresh page in its place; without, the program ends as programs do. With --again it
 //! reads once more for each further line, until standard input ends. With --fork a forked child
 //! waits and reads, and its parent waits for that. With --release it unmaps the memory in the end,
-//! prints `released` and waits for a line.
+//! prints `released` and waits for a line. With --share a process that shares the memory (CLONE_VM)
+//! waits and reads, and its maker ends before that; or, with --stay, waits for that.
 
 use legato_base::{Bytes, PAGE_SIZE};
 use legato_test_programs::{Arena, Options, check_call, end_at_a_panic};
@@ -19,7 +21,15 @@ fn main() -> ExitCode {
     end_at_a_panic();
     let options = Options::parse(
         &["--bytes"],
-        &["--again", "--catch-sigbus", "--fork", "--lock", "--release"],
+        &[
+            "--again",
+            "--catch-sigbus",
+            "--fork",
+            "--lock",
+            "--release",
+            "--share",
+            "--stay",
+        ],
     );
     let pages = options.pages("--bytes", Bytes::mib(128));
     match run(pages, &options) {
@@ -55,6 +65,70 @@ fn run(pages: u64, options: &Options) -> std::io::Result<ExitCode> {
             return Ok(ExitCode::from(u8::from(status != 0)));
         }
     }
+    if options.flag("--share") {
+        go_on_in_a_sharer(&arena, pages, options)?;
+    }
+    wait_and_read(arena, pages, options)
+}
+
+/// Starts a process with this memory, and ends.
+fn go_on_in_a_sharer(arena: &Arena, pages: u64, options: &Options) -> std::io::Result<()> {
+    let mut maker = [0; 2];
+    // SAFETY: the kernel writes two numbers.
+    let made = unsafe { libc::pipe2(maker.as_mut_ptr(), libc::O_CLOEXEC) };
+    check_call("pipe2", made as isize)?;
+    let stack = Arena::new(STACK_PAGES)?;
+    let top = stack.address(STACK_PAGES - 1).wrapping_byte_add(PAGE_SIZE);
+    let share = Share {
+        arena,
+        pages,
+        options,
+        maker,
+    };
+    let argument = (&raw const share).cast_mut().cast();
+    // SAFETY: this process ends and gives nothing of its memory up, so stack and argument stay.
+    let made = unsafe { libc::clone(share_memory, top, libc::CLONE_VM | libc::SIGCHLD, argument) };
+    check_call("clone", made as isize)?;
+    // SAFETY: as above; and the status is a local variable. Nothing else runs in this process.
+    unsafe {
+        let mut status = 0;
+        if options.flag("--stay") {
+            libc::close(maker[1]);
+            libc::waitpid(made, &raw mut status, 0);
+        }
+        libc::_exit(status)
+    }
+}
+
+/// Of the sharer's stack.
+const STACK_PAGES: u64 = 64;
+
+struct Share<'a> {
+    arena: &'a Arena,
+    pages: u64,
+    options: &'a Options,
+    /// Ends when the maker has.
+    maker: [i32; 2],
+}
+
+extern "C" fn share_memory(share: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: the maker has it on its stack, which nobody uses any more.
+    let share = unsafe { &*share.cast::<Share<'_>>() };
+    let mut byte = 0u8;
+    // SAFETY: at most one byte is written, to a local variable.
+    unsafe {
+        libc::close(share.maker[1]);
+        libc::read(share.maker[0], (&raw mut byte).cast(), 1);
+    }
+    // SAFETY: as the maker's, which uses it no more.
+    let arena = unsafe { core::ptr::read(share.arena) };
+    let status = wait_and_read(arena, share.pages, share.options);
+    let failed = status.map_or(2, |status| i32::from(status != ExitCode::SUCCESS));
+    // SAFETY: ends the process, without exit handlers.
+    unsafe { libc::_exit(failed) }
+}
+
+fn wait_and_read(arena: Arena, pages: u64, options: &Options) -> std::io::Result<ExitCode> {
     println!("ready");
     let next = || std::io::stdin().read_line(&mut String::new());
     next()?;

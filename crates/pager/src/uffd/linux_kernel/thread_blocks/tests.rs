@@ -35,7 +35,7 @@ fn the_block_of_each_thread_stays() {
     let mut blocks = ThreadBlocks::default();
     let before = PageRange::new(PageNumber(begin.0 - 3), 4);
     let far = PageNumber(7);
-    blocks.look_again(this, Some(far));
+    blocks.look_again(&[this], Some(far));
     let first_in = |range| blocks.first_in(range);
     assert!(before.contains(first_in(before).unwrap()));
     for page in [begin, PageNumber::containing(own), end] {
@@ -106,8 +106,8 @@ fn the_list_of_a_thread_is_known_by_its_looks() {
     let (done, over) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || over.recv());
     let this = rustix::process::getpid();
-    assert!(has_threads(this));
-    blocks.look(this, None);
+    assert!(has_threads(&[this]));
+    blocks.look(&[this], None);
     assert!(blocks.may_be_more(), "one may have begun just now");
     drop(done);
     thread.join().unwrap().unwrap_err();
@@ -132,13 +132,16 @@ fn a_block_lies_where_it_is_said_to() {
 fn a_thread_that_waits_has_a_stack_pointer_and_nobody_traces_it() {
     let this = rustix::process::getpid();
     assert!(!is_traced(this));
-    let thread = rustix::thread::gettid();
+    let thread = Thread {
+        process: this,
+        id: rustix::thread::gettid(),
+    };
     let local = 0_u8;
     // This thread runs while it asks; another one sees it wait.
     let seen = std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             loop {
-                if let Some(top) = stack_pointer(this, thread) {
+                if let Some(top) = stack_pointer(thread) {
                     break top;
                 }
             }

@@ -23,6 +23,7 @@ mod ranges;
 mod rights;
 mod ring;
 mod rounds;
+mod sharers;
 mod signals;
 mod spawn;
 mod storm;
@@ -51,6 +52,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         ranges::CASES,
         forks::CASES,
         spawn::CASES,
+        sharers::CASES,
         overlaid::CASES,
         process::CASES,
         threads::CASES,
