@@ -127,7 +127,14 @@ fn features(offered: &Offered) -> Vec<Check> {
         let why = "touching a lost page kills the program (SIGKILL) instead of SIGBUS";
         Check::warning("poison", why, newer("6.6"))
     };
-    vec![events, moves, protects, poisons]
+    let marks = if offered.marks {
+        Check::ok("pagemap", "far pages count as swapped out there")
+    } else {
+        let why = "far pages count as missing there: an allocator that clears only what it names could hand \
+                   out old data";
+        Check::warning("pagemap", why, newer("6.4"))
+    };
+    vec![events, moves, protects, marks, poisons]
 }
 
 fn pagemap_scan(has: bool) -> Check {
@@ -197,6 +204,7 @@ mod tests {
         moves: true,
         protects: true,
         poisons: true,
+        marks: true,
     };
 
     #[track_caller]
@@ -240,7 +248,12 @@ mod tests {
             poisons: false,
             ..ALL
         };
-        expect(&without(no_poison, 3), Verdict::Warning, "6.6");
+        expect(&without(no_poison, 4), Verdict::Warning, "6.6");
+        let no_marks = Offered {
+            marks: false,
+            ..ALL
+        };
+        expect(&without(no_marks, 3), Verdict::Warning, "6.4");
     }
 
     #[test]

@@ -4,13 +4,14 @@ use crate::harness::{Run, legato};
 use crate::masks::unprivileged;
 use serde_json::Value;
 
-const CHECKS: [&str; 23] = [
+const CHECKS: [&str; 24] = [
     "kernel",
     "userfaultfd",
     "userfaultfd for others",
     "events",
     "move",
     "write-protect",
+    "pagemap",
     "poison",
     "pagemap-scan",
     "exact-rss",

@@ -71,6 +71,11 @@ fn m23_asynchronous_write_protection_is_not_used() {
 }
 
 #[test]
+fn m23_without_marks_on_far_pages() {
+    right_in(A_LITTLE, "wp-unpopulated");
+}
+
+#[test]
 fn m23_without_poison() {
     right_in(A_LITTLE, "poison");
 }
@@ -97,7 +102,7 @@ fn m23_without_the_system_call() {
 
 #[test]
 fn m23_as_on_linux_5_10() {
-    right_without("move,poison,pagemap-scan,wp-async,device,exact-rss");
+    right_without("move,poison,wp-unpopulated,pagemap-scan,wp-async,device,exact-rss");
 }
 
 #[test]

@@ -168,6 +168,18 @@ fn m12_proc_mem_and_ptrace_say_eio_for_evicted_pages() {
     }
 }
 
+/// Lost: an allocator that clears the pages which the kernel names handed out others' data.
+#[test]
+fn m12_the_kernel_says_of_far_pages_that_they_exist() {
+    holds(&[
+        "far-pages-exist",
+        "recycled-slots",
+        "pages-of-zeros-exist",
+        "existence-survives-changes",
+        "existence-in-children",
+    ]);
+}
+
 /// Zeros in place of data are nowhere: what may be evicted is not in the dump.
 #[test]
 fn m12_a_core_dump_has_no_zeros_for_evicted_pages() {

@@ -13,6 +13,7 @@ pub(super) const FEATURE_EVENT_FORK: u64 = 1 << 1;
 pub(super) const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 pub(super) const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 pub(super) const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+pub(super) const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
 pub(super) const FEATURE_POISON: u64 = 1 << 14;
 pub(super) const FEATURE_WP_ASYNC: u64 = 1 << 15;
 pub(super) const FEATURE_MOVE: u64 = 1 << 16;
@@ -20,6 +21,7 @@ pub(super) const FEATURE_MOVE: u64 = 1 << 16;
 pub(super) const REGISTER_MODE_MISSING: u64 = 1;
 pub(super) const REGISTER_MODE_WP: u64 = 1 << 1;
 pub(super) const WRITEPROTECT_MODE_WP: u64 = 1;
+pub(super) const WRITEPROTECT_MODE_DONTWAKE: u64 = 1 << 1;
 /// In the flags of a fault message: the page is there, and write-protected.
 pub(super) const PAGEFAULT_FLAG_WP: u64 = 1 << 1;
 pub(super) const MOVE_MODE_DONTWAKE: u64 = 1;
@@ -103,6 +105,7 @@ pub(super) struct PageRegion {
     pub(super) categories: u64,
 }
 
+pub(super) const PAGE_IS_WRITTEN: u64 = 1 << 1;
 pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
 pub(super) const PAGE_IS_SWAPPED: u64 = 1 << 4;
 pub(super) const PAGE_IS_PFNZERO: u64 = 1 << 5;

@@ -238,7 +238,8 @@ impl Userfaultfd {
         unsafe { abi::uffdio_wake(self.fd(), &mut abi::Range { start, len }) }
     }
 
-    /// Write-protects the pages of a range that are there. A thread that writes to one waits.
+    /// Write-protects the pages of a range that are there: a thread that writes to one waits. Where pages can
+    /// be marked, those that are missing become marked.
     pub(super) fn protect(&self, start: u64, length: u64) -> Result<(), Errno> {
         write_protect(self.fd(), start, length, abi::WRITEPROTECT_MODE_WP)
     }
@@ -246,6 +247,19 @@ impl Userfaultfd {
     /// Ends the write protection of a range, and wakes who waits there.
     pub(super) fn unprotect(&self, start: u64, length: u64) -> Result<(), Errno> {
         write_protect(self.fd(), start, length, 0)
+    }
+
+    /// Marks missing pages of a range, so that the kernel calls them swapped out. Touching one is
+    /// announced as before. COPY fills a marked page; MOVE, ZEROPAGE and POISON refuse it (EEXIST), and so
+    /// does MOVE from it (EFAULT).
+    pub(super) fn mark(&self, range: PageRange) -> Result<(), Errno> {
+        self.protect(range.start.address(), range.count << PAGE_SHIFT)
+    }
+
+    /// Takes the marks of a range away. Wakes nobody.
+    pub(super) fn unmark(&self, start: u64, length: u64) -> Result<(), Errno> {
+        let mode = abi::WRITEPROTECT_MODE_DONTWAKE;
+        write_protect(self.fd(), start, length, mode)
     }
 
     /// Lets everybody who waits for any page try again. Costs nothing while nobody waits.

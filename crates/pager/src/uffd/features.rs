@@ -13,7 +13,10 @@ pub(super) const REQUIRED: u64 = abi::FEATURE_EVENT_FORK
 /// Used where the kernel has them. FEATURE_WP_ASYNC is not among them: a page's checksum tells
 /// whether it was written, and a write that the kernel lets through by itself would change a page
 /// that is being copied out.
-const OPTIONAL: u64 = abi::FEATURE_MOVE | abi::FEATURE_PAGEFAULT_FLAG_WP | abi::FEATURE_POISON;
+const OPTIONAL: u64 = abi::FEATURE_MOVE
+    | abi::FEATURE_PAGEFAULT_FLAG_WP
+    | abi::FEATURE_POISON
+    | abi::FEATURE_WP_UNPOPULATED;
 
 /// The kernel lacks something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +52,12 @@ impl Features {
         self.wanted & abi::FEATURE_PAGEFAULT_FLAG_WP != 0
     }
 
+    /// A page that is away can be marked, so that the kernel calls it swapped out and not missing
+    /// (pagemap, PAGEMAP_SCAN).
+    pub(super) const fn can_mark(self) -> bool {
+        self.can_protect() && self.wanted & abi::FEATURE_WP_UNPOPULATED != 0
+    }
+
     /// Touching a lost page is SIGBUS. Otherwise it ends the program: what a missing page reads as
     /// is for the agent to say, and it has nothing right to say.
     pub(super) const fn can_poison(self) -> bool {
@@ -70,7 +79,7 @@ pub struct Mask {
 impl Mask {
     /// All names that [`Self::parse`] knows.
     pub const NAMES: &str =
-        "move, protect, wp-async, poison, pagemap-scan, device, syscall, exact-rss";
+        "move, protect, wp-async, wp-unpopulated, poison, pagemap-scan, device, syscall, exact-rss";
 
     /// Names with commas between them.
     ///
@@ -84,6 +93,7 @@ impl Mask {
                 b"move" => mask.features |= abi::FEATURE_MOVE,
                 b"protect" => mask.features |= abi::FEATURE_PAGEFAULT_FLAG_WP,
                 b"wp-async" => mask.features |= abi::FEATURE_WP_ASYNC,
+                b"wp-unpopulated" => mask.features |= abi::FEATURE_WP_UNPOPULATED,
                 b"poison" => mask.features |= abi::FEATURE_POISON,
                 b"pagemap-scan" => mask.pagemap_scan = true,
                 b"device" => mask.device = true,
@@ -164,6 +174,8 @@ mod tests {
         let without_protect = without("protect");
         assert!(without_protect.can_move() && !without_protect.can_protect());
         assert!(!without("poison").can_poison());
+        assert!(all.can_mark() && !without("wp-unpopulated").can_mark());
+        assert!(!without("protect").can_mark());
     }
 
     #[test]

@@ -40,10 +40,10 @@ impl HeldMemory {
             match message {
                 Message::Fault { page, protected } => {
                     // Whatever cannot be done now is announced again by whoever waits.
-                    let _ = match protected {
-                        true => self.context.unprotect(page.address(), PAGE_SIZE as u64),
-                        false => self.context.poison(page),
-                    };
+                    let _ = self.context.unmark(page.address(), PAGE_SIZE as u64);
+                    if !protected {
+                        let _ = self.context.poison(page);
+                    }
                     let _ = self.context.wake(page);
                 }
                 Message::Forked { child } => children.push(Self {

@@ -35,6 +35,7 @@ pub struct Offered {
     pub moves: bool,
     pub protects: bool,
     pub poisons: bool,
+    pub marks: bool,
 }
 
 impl Offer {
@@ -52,6 +53,7 @@ impl Offer {
                     moves: has(abi::FEATURE_MOVE),
                     protects: has(abi::FEATURE_PAGEFAULT_FLAG_WP),
                     poisons: has(abi::FEATURE_POISON),
+                    marks: has(abi::FEATURE_PAGEFAULT_FLAG_WP) && has(abi::FEATURE_WP_UNPOPULATED),
                 }
             }),
             pagemap_scan: Residency::open(None, !mask.pagemap_scan).is_ok_and(|it| it.can_scan()),

@@ -2,7 +2,7 @@
 //! 6.7), and the whole process (`/proc/PID/statm`).
 
 use super::abi;
-use crate::PageRange;
+use crate::{PageRange, RangeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PageNumber};
@@ -19,6 +19,11 @@ const ENTRIES: usize = 4096;
 const ENTRY_SIZE: usize = size_of::<u64>();
 /// Of a scan.
 const NO_LIMIT: u64 = 0;
+/// What a scan looks for: pages that have all of these categories.
+const PRESENT: u64 = abi::PAGE_IS_PRESENT;
+/// What is swapped out and write-protected is a marked page, which has no content here
+/// (`Userfaultfd::mark`).
+const SWAPPED: u64 = abi::PAGE_IS_SWAPPED | abi::PAGE_IS_WRITTEN;
 /// An address that every process has, mapped or not: to see whether the kernel can scan.
 const ANY_PAGE: PageRange = PageRange::new(PageNumber(0x100), 1);
 
@@ -157,13 +162,42 @@ impl Residency {
             .is_none_or(|kib| kib > 0)
     }
 
-    /// The pages of a range that have content, in memory or in swap.
+    /// The pages of a range that have content, in memory or in swap; not those that are marked.
     pub(super) fn pages_in(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
         if self.can_scan {
-            return self.scan(range, abi::PAGE_IS_PRESENT | abi::PAGE_IS_SWAPPED);
+            let mut pages = self.scan(range, PRESENT)?;
+            return self.with_swapped(range, 0, &mut pages).map(|()| pages);
         }
-        let somewhere = abi::PAGEMAP_PRESENT | abi::PAGEMAP_SWAPPED;
-        self.read_entries(range, |entry| entry & somewhere != 0)
+        self.read_entries(range, has_content)
+    }
+
+    /// The parts of a range that are in memory.
+    pub(super) fn present_in(&self, range: PageRange) -> Result<Vec<PageRange>, Errno> {
+        if self.can_scan {
+            return self.scan_ranges(range, PRESENT);
+        }
+        let pages = self.read_entries(range, |entry| entry & abi::PAGEMAP_PRESENT != 0)?;
+        let mut ranges = RangeSet::new();
+        for page in pages {
+            ranges.insert(PageRange::new(page, 1));
+        }
+        Ok(ranges.ranges().collect())
+    }
+
+    /// Adds pages of a range that are in swap to those from `first` on, which are in order.
+    fn with_swapped(
+        &self,
+        range: PageRange,
+        first: usize,
+        pages: &mut Vec<PageNumber>,
+    ) -> Result<(), Errno> {
+        let present = pages.len();
+        pages.extend(self.scan(range, SWAPPED)?);
+        if pages.len() > present {
+            pages[first..].sort_unstable();
+            pages.dedup();
+        }
+        Ok(())
     }
 
     /// The pages of a range that have content and are not write-protected by userfaultfd; before
@@ -183,8 +217,11 @@ impl Residency {
         into: &mut Vec<PageNumber>,
     ) -> Result<PageNumber, Errno> {
         if self.can_scan {
-            let somewhere = abi::PAGE_IS_PRESENT | abi::PAGE_IS_SWAPPED;
-            return self.scan_some(range, somewhere, ENTRIES as u64, into);
+            let (first, mut found) = (into.len(), Vec::new());
+            let end = self.scan_some(range, PRESENT, ENTRIES as u64, &mut found)?;
+            into.extend(found.into_iter().flat_map(pages_of));
+            let looked_at = PageRange::new(range.start, end.0 - range.start.0);
+            return self.with_swapped(looked_at, first, into).map(|()| end);
         }
         let part = PageRange::new(range.start, range.count.min(ENTRIES as u64));
         into.extend(self.pages_in(part)?);
@@ -237,13 +274,18 @@ impl Residency {
     }
 
     fn scan(&self, range: PageRange, categories: u64) -> Result<Vec<PageNumber>, Errno> {
-        let mut pages = Vec::new();
+        let found = self.scan_ranges(range, categories)?;
+        Ok(found.into_iter().flat_map(pages_of).collect())
+    }
+
+    fn scan_ranges(&self, range: PageRange, categories: u64) -> Result<Vec<PageRange>, Errno> {
+        let mut found = Vec::new();
         let mut at = range.start;
         while at < range.end() {
             let rest = PageRange::new(at, range.end().0 - at.0);
-            at = self.scan_some(rest, categories, NO_LIMIT, &mut pages)?;
+            at = self.scan_some(rest, categories, NO_LIMIT, &mut found)?;
         }
-        Ok(pages)
+        Ok(found)
     }
 
     /// Scans a range for at most so many pages. Returns where it came to.
@@ -252,7 +294,7 @@ impl Residency {
         range: PageRange,
         categories: u64,
         max_pages: u64,
-        pages: &mut Vec<PageNumber>,
+        into: &mut Vec<PageRange>,
     ) -> Result<PageNumber, Errno> {
         let mut regions = [abi::PageRegion::default(); REGIONS];
         let mut scan = abi::PagemapScan {
@@ -262,17 +304,14 @@ impl Residency {
             vec: regions.as_mut_ptr() as u64,
             vec_len: REGIONS as u64,
             max_pages,
-            category_anyof_mask: categories,
+            category_mask: categories,
             return_mask: categories,
             ..abi::PagemapScan::default()
         };
         // SAFETY: the kernel writes at most vec_len entries into `regions` and `walk_end`.
         let found = unsafe { rustix::ioctl::ioctl(self.pagemap.as_fd(), Scan(&mut scan)) }?;
-        for region in &regions[..found.min(REGIONS)] {
-            let first = PageNumber::containing(region.start);
-            let last = PageNumber::containing(region.end);
-            pages.extend((first.0..last.0).map(PageNumber));
-        }
+        let found = regions[..found.min(REGIONS)].iter();
+        into.extend(found.map(|region| PageRange::of_bytes(region.start, region.end)));
         let end = PageNumber::containing(scan.walk_end);
         if end <= range.start {
             return Err(Errno::INVAL);
@@ -281,9 +320,19 @@ impl Residency {
     }
 }
 
+fn pages_of(range: PageRange) -> impl Iterator<Item = PageNumber> {
+    (range.start.0..range.end().0).map(PageNumber)
+}
+
 fn open_in(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name, flags, Mode::empty())
+}
+
+/// Does an entry of pagemap stand for a page that has content?
+const fn has_content(entry: u64) -> bool {
+    let is_marked = entry & abi::PAGEMAP_PROTECTED != 0;
+    entry & abi::PAGEMAP_PRESENT != 0 || entry & abi::PAGEMAP_SWAPPED != 0 && !is_marked
 }
 
 /// A number in a status file.

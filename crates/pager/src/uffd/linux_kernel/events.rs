@@ -10,6 +10,7 @@ use crate::uffd::agent::now;
 use crate::uffd::mappings::mapping_of;
 use crate::uffd::message::{Message, Newborn};
 use crate::uffd::program::threads_of_all;
+use crate::uffd::transfer::surely;
 use crate::{Incoming, Kernel, PageRange, RangeSet, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -26,6 +27,9 @@ impl LinuxKernel {
         self.discard_full_staging();
         for (space, range) in core::mem::take(&mut self.unwatched) {
             self.watch(space, range);
+        }
+        for (space, range) in core::mem::take(&mut self.unmarked) {
+            self.mark(space, range);
         }
         let mut backlog = core::mem::take(&mut self.backlog);
         for space in self.ids() {
@@ -146,11 +150,34 @@ impl LinuxKernel {
         let Some(Space { context, .. }) = self.space(space) else {
             return;
         };
-        let length = range.count << PAGE_SHIFT;
+        // What is missing would be marked, and take page tables.
+        let present = match self.residency_of(space) {
+            Some(residency) if self.features.can_mark() => residency.present_in(range),
+            _ => Ok(Vec::from([range])),
+        };
+        let is_refused = |range: &PageRange| {
+            let length = range.count << PAGE_SHIFT;
+            context.protect(range.start.address(), length) == Err(Errno::AGAIN)
+        };
         // Until the thread goes on whose event was read. In any other case the range is no longer
         // what it was.
-        if context.protect(range.start.address(), length) == Err(Errno::AGAIN) {
+        if context.is_changing() || present.is_ok_and(|ranges| ranges.iter().any(is_refused)) {
             self.unwatched.push((space, range));
+        }
+    }
+
+    /// Marks pages that have left, so that whoever asks the kernel which pages of a program exist hears
+    /// that these do. One that has come back meanwhile is write-protected by that, and shows so.
+    pub(super) fn mark(&mut self, space: SpaceId, range: PageRange) {
+        if !self.features.can_mark() {
+            return;
+        }
+        let Some(Space { context, .. }) = self.space(space) else {
+            return;
+        };
+        // Any other error means that the mapping is gone.
+        if surely(|| ((), context.mark(range))).1 == Err(Errno::AGAIN) {
+            self.unmarked.push((space, range));
         }
     }
 
@@ -187,7 +214,10 @@ impl LinuxKernel {
     /// True if [`Self::read_messages`] has something to do already. What waits until no event is missing waits
     /// for a thread to get a processor.
     pub(super) fn has_messages(&self) -> bool {
-        !self.backlog.is_empty() || !self.protected.is_empty() || !self.unwatched.is_empty()
+        !self.backlog.is_empty()
+            || !self.protected.is_empty()
+            || !self.unwatched.is_empty()
+            || !self.unmarked.is_empty()
     }
 }
 

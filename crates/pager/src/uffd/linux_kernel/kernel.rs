@@ -4,6 +4,7 @@ use super::LinuxKernel;
 use super::child::Child;
 use super::space::Space;
 use super::thread_blocks::leave_before;
+use crate::uffd::Userfaultfd;
 use crate::uffd::frame_memory::LinuxFrames;
 use crate::uffd::transfer::{surely, transfer_across};
 use crate::{
@@ -66,6 +67,9 @@ impl Kernel for LinuxKernel {
             let stays = |run: &Departure| self.may_leave(space, run.range()) < run.count;
             if copies && !batch.iter().any(stays) {
                 self.copy_out_runs(batch);
+                for run in batch.iter().filter(|run| run.moved > 0) {
+                    self.mark(space, PageRange::new(run.page.page(), run.moved.into()));
+                }
             } else {
                 Departure::one_by_one(batch, |run| self.move_out_looked_at(run));
             }
@@ -122,7 +126,13 @@ impl Kernel for LinuxKernel {
         let context = &space.context;
         // SAFETY: the pager knows that the page was never written.
         let zero = || ((), unsafe { context.zero(page.page()) });
-        surely(zero).1.map_err(fill_error)?;
+        let mut result = surely(zero).1;
+        if result == Err(Errno::EXIST) && self.features.can_mark() {
+            // Or it is marked: it was zeros when it left.
+            lift_mark(context, page.page())?;
+            result = surely(zero).1;
+        }
+        result.map_err(fill_error)?;
         self.note_settled(page.space());
         Ok(())
     }
@@ -149,6 +159,9 @@ impl Kernel for LinuxKernel {
         let space = self.space(page.space()).ok_or(FillError::SpaceGone)?;
         let context = &space.context;
         if self.features.can_poison() {
+            if self.features.can_mark() {
+                lift_mark(context, page.page())?;
+            }
             let poison = || ((), context.poison(page.page()));
             return surely(poison).1.map_err(fill_error);
         }
@@ -248,6 +261,7 @@ impl LinuxKernel {
         });
         if moved > 0 {
             self.note_settled(space);
+            self.mark(space, PageRange::new(run.page.page(), moved.into()));
         }
         (moved, result)
     }
@@ -282,11 +296,22 @@ impl LinuxKernel {
     }
 }
 
+/// # Errors
+/// [`FillError::Again`] while the address space is changing.
+fn lift_mark(context: &Userfaultfd, page: PageNumber) -> Result<(), FillError> {
+    match context.unmark(page.address(), PAGE_SIZE as u64) {
+        Err(Errno::AGAIN) => Err(FillError::Again),
+        // Where the mapping is gone the next call says so.
+        _ => Ok(()),
+    }
+}
+
 pub(super) const fn evict_error(error: Errno) -> EvictError {
     match error {
         Errno::AGAIN => EvictError::Again,
         Errno::BUSY => EvictError::Pinned,
-        Errno::NOENT => EvictError::Absent,
+        // FAULT: it is missing, and marked.
+        Errno::NOENT | Errno::FAULT => EvictError::Absent,
         _ => EvictError::Fixed,
     }
 }

@@ -78,6 +78,8 @@ pub(super) struct LinuxKernel {
     protected: Vec<(SpaceId, PageNumber)>,
     /// Ranges that are being dropped, whose pages are to be watched.
     unwatched: Vec<(SpaceId, PageRange)>,
+    /// Pages that are away and could not be marked yet.
+    unmarked: Vec<(SpaceId, PageRange)>,
     /// Memory that may have been dropped without being the agent's to drop.
     pub(super) damaged: Option<PageNumber>,
     /// Which area of the layout takes pages that leave by being copied.
@@ -162,6 +164,7 @@ impl LinuxKernel {
             backlog: Vec::new(),
             protected: Vec::new(),
             unwatched: Vec::new(),
+            unmarked: Vec::new(),
             damaged: None,
             area: 0,
             lost_touched: None,

@@ -11,6 +11,7 @@
 
 mod access;
 mod driver;
+mod existence;
 mod files;
 mod forked;
 mod forks;
@@ -43,6 +44,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         access::CASES,
         transfers::CASES,
         files::CASES,
+        existence::CASES,
         ring::CASES,
         words::CASES,
         structures::CASES,
