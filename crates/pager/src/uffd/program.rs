@@ -134,11 +134,18 @@ pub(super) fn beginning_of(path: &str) -> Option<String> {
 pub fn same_memory(one: Pid, other: Pid) -> Result<bool, Errno> {
     const SYS_KCMP: i64 = 312;
     const KCMP_VM: i64 = 1;
-    let [one, other] = [one, other].map(|pid| i64::from(pid.as_raw_nonzero().get()));
+    let [first, second] = [one, other].map(|pid| i64::from(pid.as_raw_nonzero().get()));
     // SAFETY: kcmp takes integers and touches no memory of ours.
-    let order = unsafe { system_call(SYS_KCMP, [one, other, KCMP_VM, 0, 0]) }?;
+    let order = unsafe { system_call(SYS_KCMP, [first, second, KCMP_VM, 0, 0]) }?;
     // 1, 2 and 3 are orders of different objects.
-    Ok(order == 0)
+    Ok(order == 0 && has_memory(one))
+}
+
+/// False for a task that has ended and is still listed, and for one of the kernel's. To kcmp(2) all of
+/// these are alike.
+fn has_memory(task: Pid) -> bool {
+    let size = || beginning_of(&alloc::format!("/proc/{}/statm", task.as_raw_nonzero()));
+    task == rustix::process::getpid() || size().is_some_and(|pages| !pages.starts_with("0 "))
 }
 
 /// Lets the calling process have as many descriptors as the system allows, whatever limit it has
@@ -182,4 +189,33 @@ fn close_range(first: u32, last: u32) {
     // SAFETY: the descriptors are copies that the agent got by being cloned; no Rust object owns
     // any of them. It fails only for a range that is none.
     let _ = unsafe { system_call(SYS_CLOSE_RANGE, [i64::from(first), i64::from(last), 0]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// A child that has ended and is not reaped.
+    fn ended() -> (Child, Pid) {
+        let child = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        while !is_readable(pidfd.as_fd()) {
+            std::thread::yield_now();
+        }
+        (child, pid)
+    }
+
+    /// Whoever kills what shares the memory of a process that has just ended must hit no stranger.
+    #[test]
+    fn processes_that_have_ended_share_no_memory() {
+        let (mut first, one) = ended();
+        let (mut second, other) = ended();
+        assert_eq!(same_memory(one, other), Ok(false));
+        let own = rustix::process::getpid();
+        assert_eq!(same_memory(own, own), Ok(true));
+        first.wait().unwrap();
+        second.wait().unwrap();
+    }
 }

@@ -132,21 +132,16 @@ impl Users {
         if !self.program_left {
             self.program.kill();
         }
-        kill_sharers_of(getpid());
-    }
-}
-
-/// Kills the other processes that share the memory of a process.
-pub(super) fn kill_sharers_of(process: Pid) {
-    let mut killed = Vec::new();
-    for _ in 0..KILL_LOOKS_MAX {
-        let mut new = Sharer::all_of(process);
-        new.retain(|sharer| !killed.contains(&sharer.pid));
-        if new.is_empty() {
-            return;
+        let mut killed = Vec::new();
+        for _ in 0..KILL_LOOKS_MAX {
+            let mut new = Sharer::all_of(getpid());
+            new.retain(|sharer| !killed.contains(&sharer.pid));
+            if new.is_empty() {
+                return;
+            }
+            new.iter().for_each(Sharer::kill);
+            killed.extend(new.iter().map(|sharer| sharer.pid));
         }
-        new.iter().for_each(Sharer::kill);
-        killed.extend(new.iter().map(|sharer| sharer.pid));
     }
 }
 

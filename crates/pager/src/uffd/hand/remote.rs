@@ -13,7 +13,7 @@ use crate::uffd::message::Message;
 use crate::uffd::program::{is_readable, shares_memory};
 use crate::uffd::residency::Residency;
 use crate::uffd::transfer::Transferred;
-use crate::uffd::users::kill_sharers_of;
+use crate::uffd::users::Sharer;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use legato_base::timeouts::HAND_ANSWER;
@@ -169,9 +169,11 @@ impl Hand {
 
     /// Kills the child, which cannot go on, and whoever shares its memory.
     pub(in crate::uffd) fn kill_child(&self) {
+        // By whichever of the two lives they are known.
+        let sharers = [self.process, self.child.0].map(Sharer::all_of);
         // Fails only when it has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.child.1, Signal::KILL);
-        kill_sharers_of(self.process);
+        sharers.iter().flatten().for_each(Sharer::kill);
     }
 
     /// How many of `count` pages may be moved out now; at least one.
