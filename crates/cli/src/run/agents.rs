@@ -420,7 +420,7 @@ impl Agent {
         }
     }
 
-    /// What is held, of an agent that has ended.
+    /// Returns the memory that is held, of an agent that has ended.
     pub(crate) fn into_held(self) -> impl Iterator<Item = HeldMemory> {
         self.userfaultfds.into_memory()
     }

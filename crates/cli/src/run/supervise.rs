@@ -458,7 +458,7 @@ impl Supervisor {
         self.forget_ended(now);
     }
 
-    /// What agents held that have ended is held further while anybody uses it.
+    /// Forgets agents that have ended. The memory that they held is held further while anybody uses it.
     fn forget_ended(&mut self, now: Instant) {
         for agent in self.agents.extract_if(.., |agent| agent.ended()) {
             let program = format!("{} ({})", agent.command, agent.pid());

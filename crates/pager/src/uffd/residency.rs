@@ -19,9 +19,9 @@ const ENTRIES: usize = 4096;
 const ENTRY_SIZE: usize = size_of::<u64>();
 /// Of a scan.
 const NO_LIMIT: u64 = 0;
-/// What a scan looks for: pages that have all of these categories.
+/// A scan looks for pages that have all of these categories.
 const PRESENT: u64 = abi::PAGE_IS_PRESENT;
-/// What is swapped out and write-protected is a marked page, which has no content here
+/// Swapped out and write-protected is a marked page, which has no content here
 /// (`Userfaultfd::mark`).
 const SWAPPED: u64 = abi::PAGE_IS_SWAPPED | abi::PAGE_IS_WRITTEN;
 /// An address that every process has, mapped or not: to see whether the kernel can scan.

@@ -141,9 +141,21 @@ pub(super) fn unshare(context: &Userfaultfd, page: u64) -> Result<u32, Errno> {
 /// # Errors
 /// EAGAIN: the address space is changing.
 pub(super) fn lift_protection(context: &Userfaultfd, first: u64, count: u32) -> Result<(), Errno> {
-    match context.unprotect(first, u64::from(count) << PAGE_SHIFT) {
+    unless_changing(context.unprotect(first, u64::from(count) << PAGE_SHIFT))
+}
+
+/// Takes the marks of pages that are to be filled away.
+///
+/// # Errors
+/// EAGAIN: the address space is changing.
+pub(super) fn lift_marks(context: &Userfaultfd, first: u64, count: u32) -> Result<(), Errno> {
+    unless_changing(context.unmark(first, u64::from(count) << PAGE_SHIFT))
+}
+
+/// Where protection is not to be had there is none, and where the mapping is gone the next call says so.
+fn unless_changing(result: Result<(), Errno>) -> Result<(), Errno> {
+    match result {
         Err(Errno::AGAIN) => Err(Errno::AGAIN),
-        // Where protection is not to be had there is none.
         _ => Ok(()),
     }
 }

@@ -4,9 +4,8 @@ use super::LinuxKernel;
 use super::child::Child;
 use super::space::Space;
 use super::thread_blocks::leave_before;
-use crate::uffd::Userfaultfd;
 use crate::uffd::frame_memory::LinuxFrames;
-use crate::uffd::transfer::{surely, transfer_across};
+use crate::uffd::transfer::{lift_marks, surely, transfer_across};
 use crate::{
     Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId,
     SpacePage,
@@ -129,7 +128,7 @@ impl Kernel for LinuxKernel {
         let mut result = surely(zero).1;
         if result == Err(Errno::EXIST) && self.features.can_mark() {
             // Or it is marked: it was zeros when it left.
-            lift_mark(context, page.page())?;
+            lift_marks(context, page.page().address(), 1).map_err(fill_error)?;
             result = surely(zero).1;
         }
         result.map_err(fill_error)?;
@@ -160,7 +159,7 @@ impl Kernel for LinuxKernel {
         let context = &space.context;
         if self.features.can_poison() {
             if self.features.can_mark() {
-                lift_mark(context, page.page())?;
+                lift_marks(context, page.page().address(), 1).map_err(fill_error)?;
             }
             let poison = || ((), context.poison(page.page()));
             return surely(poison).1.map_err(fill_error);
@@ -293,16 +292,6 @@ impl LinuxKernel {
             },
             error => error,
         }
-    }
-}
-
-/// # Errors
-/// [`FillError::Again`] while the address space is changing.
-fn lift_mark(context: &Userfaultfd, page: PageNumber) -> Result<(), FillError> {
-    match context.unmark(page.address(), PAGE_SIZE as u64) {
-        Err(Errno::AGAIN) => Err(FillError::Again),
-        // Where the mapping is gone the next call says so.
-        _ => Ok(()),
     }
 }
 

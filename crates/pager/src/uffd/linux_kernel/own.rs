@@ -6,7 +6,7 @@ use crate::uffd::Userfaultfd;
 use crate::uffd::dropper::{Dropper, PATIENCE};
 use crate::uffd::transfer::{self, Transferred, transfer_across};
 use crate::{Departure, EvictError, FrameIndex, PageRange, SpaceId, SpacePage};
-use legato_base::{PAGE_SHIFT, PageNumber};
+use legato_base::PageNumber;
 use rustix::io::Errno;
 
 impl LinuxKernel {
@@ -102,11 +102,10 @@ impl LinuxKernel {
     /// Moves frames into the program.
     pub(super) fn move_in_own(&self, dst: u64, src: u64, count: u32) -> Transferred {
         let context = &self.own.context;
-        // Where that fails for another reason, moving does too.
         if self.features.can_mark()
-            && context.unmark(dst, u64::from(count) << PAGE_SHIFT) == Err(Errno::AGAIN)
+            && let Err(error) = transfer::lift_marks(context, dst, count)
         {
-            return (0, Err(Errno::AGAIN));
+            return (0, Err(error));
         }
         // SAFETY: the frames are the agent's, with the pages' content; at the target pages are
         // missing that the pager has taken charge of.

@@ -55,7 +55,7 @@ const FUTEX_OFFSET: u64 = -32_i64 as u64;
 /// is one; stacks of the program's may have others.
 const PLACES_MAX: usize = 4;
 
-/// Of the threads that use one address space.
+/// The pages that the threads of one address space need.
 #[derive(Debug, Default)]
 pub(super) struct ThreadBlocks {
     /// In order.

@@ -100,7 +100,7 @@ fn go_on_in_a_sharer(arena: &Arena, pages: u64, options: &Options) -> std::io::R
     }
 }
 
-/// Of the sharer's stack.
+/// Pages of the sharer's stack.
 const STACK_PAGES: u64 = 64;
 
 struct Share<'a> {

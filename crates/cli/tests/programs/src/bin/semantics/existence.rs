@@ -1,4 +1,4 @@
-//! What the kernel tells a program of which of its pages exist.
+//! Which of its pages exist, as the kernel tells a program.
 
 use crate::forked::{fork, reap};
 use crate::ground::{Case, Checked, Failure, Ground, Outcome, call, check, ensure};
@@ -168,7 +168,7 @@ fn recycled_slots(ground: &Ground) -> Result<Outcome, Failure> {
     Ok(Outcome::Passed)
 }
 
-/// What was written is there, though it is zeros.
+/// A page that was written is there, though it is zeros.
 fn pages_of_zeros_exist(ground: &Ground) -> Result<Outcome, Failure> {
     let region = ground.region(PAGES)?;
     for _ in 0..3 {

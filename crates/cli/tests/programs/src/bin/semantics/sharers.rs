@@ -27,7 +27,7 @@ pub(crate) const CASES: &[(&str, Case)] = &[
 ];
 
 const PAGES: u64 = 4096;
-/// Of a sharer's stack. Its end is looked at like any other memory.
+/// Pages of a sharer's stack. Its end is looked at like any other memory.
 const STACK_PAGES: u64 = 64;
 
 /// How a maker ends.
@@ -37,7 +37,7 @@ enum End {
     Execute,
 }
 
-/// What a sharer finds in its argument.
+/// The argument of a sharer.
 struct Task<'a> {
     name: &'static str,
     region: &'a Arena,
@@ -206,7 +206,7 @@ const FLAGS: &[libc::c_int] = &[
     libc::SIGCHLD,
 ];
 
-/// What one task is to look at, and what it has found.
+/// The memory that one task is to look at, and the result.
 struct Look<'a> {
     region: &'a Arena,
     ids: [libc::pid_t; 2],
