@@ -134,21 +134,31 @@ fn m26_who_reads_a_dying_programs_memory_sees_no_zeros() {
 /// While its program lives, both are killed.
 #[test]
 fn m26_who_shares_the_memory_of_a_program_dies_with_its_agent() {
-    let mut run = shared(&["--stay"]);
+    let run = shared(&["--stay"]);
+    let programs = programs_of(&run);
     agent_of(&run).signal(Signal::KILL);
-    run.write(b"go\n");
+    wait_until_gone(&programs, PATIENCE);
     let run = run.finish();
     assert_eq!(run.code(), Some(128 + Signal::KILL.as_raw()));
     assert!(!run.output().contains("hold:"), "{}", run.output());
     run.expect_told("the agent of PROG (PID) has died");
 }
 
+/// Those that use the program's memory, but for the agent.
+fn programs_of(run: &Running) -> Vec<Process> {
+    let programs = run.processes().into_iter().filter(Process::is_program);
+    programs
+        .filter(|process| !process.leads_a_session())
+        .collect()
+}
+
 #[test]
 fn m26_a_supervisor_killed_after_its_program_takes_who_shares_the_memory_along() {
-    let mut run = shared(&[]);
+    let run = shared(&[]);
+    let programs = programs_of(&run);
     let supervisor = Process::find(run.pid().as_raw_pid()).expect("it runs");
     supervisor.signal(Signal::KILL);
-    run.write(b"go\n");
+    wait_until_gone(&programs, PATIENCE);
     expect_no_zeros_and_nothing_left(run);
 }
 
