@@ -197,7 +197,6 @@ impl<B: Buffer> Connection<B> {
 
     /// The queue pair is ready: what came early is handled now.
     pub(crate) fn establish(&mut self, shared: &mut Shared<B>, provider: &mut dyn Provider) {
-        shared.device_stopped = false;
         self.state = State::Established(Liveness::starting_at(shared.now));
         shared.note_deadline(shared.now + shared.timeouts.ping);
         shared.counters.connections_established += 1;

@@ -89,7 +89,6 @@ impl<B: Buffer> Fabric<B> {
                 domain,
                 queue,
                 queue_failed: false,
-                device_stopped: false,
                 timeouts,
                 fence: Fence::new(),
                 transfer_length_max: u64::from(provider.attributes().message_length_max),
@@ -477,18 +476,24 @@ impl<B: Buffer> Fabric<B> {
         slot.connection = Some(Box::new(connection));
     }
 
-    /// The oldest of this side's own connections that exist.
+    /// The oldest of this side's own connections whose queue pair exists (P-59).
     pub(crate) fn oldest_epoch(&self) -> Option<u64> {
         let own = self.existing().filter(|connection| connection.is_active);
-        own.map(|connection| connection.epoch).min()
+        let own = own.map(|connection| connection.epoch);
+        let stuck = self.shared.fence.with_queue_pair();
+        let stuck = stuck.filter(|remains| remains.is_active);
+        own.chain(stuck.map(|remains| remains.epoch)).min()
     }
 
-    /// The oldest of a peer's connections that exist.
+    /// The oldest of a peer's connections whose queue pair exists (P-59).
     pub(crate) fn oldest_of(&self, incarnation: u64) -> Option<u64> {
         let theirs = self.existing().filter(|connection| {
             !connection.is_active && connection.peer.incarnation == incarnation
         });
-        theirs.map(|connection| connection.epoch).min()
+        let theirs = theirs.map(|connection| connection.epoch);
+        let stuck = self.shared.fence.with_queue_pair();
+        let stuck = stuck.filter(|remains| !remains.is_active && remains.peer == incarnation);
+        theirs.chain(stuck.map(|remains| remains.epoch)).min()
     }
 
     /// What a peer must know of this side.

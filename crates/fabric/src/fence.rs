@@ -19,7 +19,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use legato_base::wire::message::Hello;
 use legato_base::{Duration, Time};
-use legato_verbs::{MemoryRegion, Provider, QueuePair, VerbsError};
+use legato_verbs::{MemoryRegion, Provider, QueuePair};
 
 #[cfg(doc)]
 use crate::FabricConfig;
@@ -37,7 +37,8 @@ pub enum Proof {
     QueuePairDestroyed,
     /// The peer has said that its side of the connection is closed.
     PeerClosed,
-    /// The device was removed or reset.
+    /// Somebody has seen to it that the device stopped. That it is to be removed, or says that it has failed,
+    /// is no proof: until its queue pairs are destroyed it may go on.
     DeviceStopped,
 }
 
@@ -130,6 +131,12 @@ impl<B> Fence<B> {
         self.held.is_empty() && self.remains.is_empty()
     }
 
+    /// Queue pairs that may still send what was posted to them, and answer what their peer sends.
+    pub(crate) fn with_queue_pair(&self) -> impl Iterator<Item = &Remains<B>> {
+        let remains = self.remains.iter();
+        remains.filter(|remains| remains.queue_pair.is_some())
+    }
+
     /// Leaves all buffers to whatever may still touch them.
     pub(crate) fn forget_buffers(&mut self) {
         for held in self.held.drain(..) {
@@ -159,12 +166,7 @@ impl FenceCounters {
 
 /// Destroys a queue pair. False if it may still do something.
 pub(crate) fn is_destroyed(provider: &mut dyn Provider, queue_pair: QueuePair) -> bool {
-    is_gone(provider.destroy_queue_pair(queue_pair))
-}
-
-/// What was to be ended is, or was before.
-pub(crate) const fn is_gone(ended: Result<(), VerbsError>) -> bool {
-    matches!(ended, Ok(()) | Err(VerbsError::UnknownHandle(_)))
+    provider.destroy_queue_pair(queue_pair).is_ok()
 }
 
 impl<B: Buffer> Shared<B> {
@@ -183,8 +185,6 @@ impl<B: Buffer> Shared<B> {
         let bound = self.config.late_write_bound;
         if !CONTRACT || is_success || bound == Duration::ZERO {
             self.quiesce(token, buffer, proof);
-        } else if self.device_stopped {
-            self.quiesce(token, buffer, Proof::DeviceStopped);
         } else if ends_own_region(provider, &buffer) {
             self.quiesce(token, buffer, Proof::LocalInvalidation);
         } else {
@@ -298,7 +298,7 @@ impl<B: Buffer> Shared<B> {
     fn keep_rest(&mut self, provider: &mut dyn Provider, mut remains: Remains<B>) {
         if remains.queue_pair.is_none()
             && let Some(region) = &remains.region
-            && is_gone(provider.deregister_region(region))
+            && provider.deregister_region(region).is_ok()
         {
             remains.region = None;
         }

@@ -11,7 +11,6 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::event::Buffer;
 use crate::fabric::Fabric;
-use crate::fence::is_gone;
 use crate::id::{Key, Kind};
 use crate::one_sided::Operation;
 use crate::shared::Shared;
@@ -57,10 +56,16 @@ impl Window {
 
     /// Ends the window, bound or not. False if the peer may still use it.
     fn is_ended(self, provider: &mut dyn Provider) -> bool {
-        // It has one of the two keys.
-        let bound = is_gone(provider.deallocate_window(self.key));
-        let unbound = is_gone(provider.deallocate_window(self.before));
-        bound && unbound
+        // It has one of the two keys, and the provider does not know the other.
+        let bound = provider.deallocate_window(self.key);
+        let unbound = provider.deallocate_window(self.before);
+        match (bound, unbound) {
+            (Ok(()), Ok(())) => true,
+            (Ok(()), Err(other)) | (Err(other), Ok(())) => {
+                matches!(other, VerbsError::UnknownHandle(_))
+            }
+            (Err(_), Err(_)) => false,
+        }
     }
 }
 

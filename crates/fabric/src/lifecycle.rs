@@ -315,12 +315,8 @@ impl<B: Buffer> Connection<B> {
         }
         self.forget_early(shared, provider);
         self.end_windows(provider);
-        let proof = if shared.device_stopped {
-            Some(Proof::DeviceStopped)
-        } else {
-            is_destroyed.then_some(Proof::QueuePairDestroyed)
-        };
-        if let Some(proof) = proof {
+        if is_destroyed {
+            let proof = Proof::QueuePairDestroyed;
             for (token, operation) in operations.drain(..) {
                 // Without its queue pair a window allows nothing.
                 let _ = operation.is_taken_back(provider);

@@ -22,8 +22,6 @@ pub(crate) struct Shared<B> {
     pub(crate) queue: CompletionQueue,
     /// It was overrun: another one takes its place as soon as no queue pair uses it.
     pub(crate) queue_failed: bool,
-    /// The device does nothing any more, and nothing was connected since.
-    pub(crate) device_stopped: bool,
     pub(crate) timeouts: Timeouts,
     pub(crate) fence: Fence<B>,
     /// Bytes of the longest one-sided transfer.

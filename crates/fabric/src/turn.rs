@@ -2,7 +2,6 @@
 
 use crate::event::Buffer;
 use crate::fabric::Fabric;
-use crate::fence::is_gone;
 use crate::id::{Kind, Token};
 use crate::lifecycle::{Drain, State};
 use crate::{CONTRACT, ConnectError, FabricEvent, ProofError, ResetCause};
@@ -215,7 +214,6 @@ impl<B: Buffer> Fabric<B> {
             }
             Event::Connection(ConnectionEvent::DeviceRemoved { queue_pair }) => {
                 let cause = ResetCause::DeviceRemoved;
-                self.note_device_stopped();
                 self.handle_end(provider, queue_pair, ConnectError::Disconnected, cause);
             }
             Event::Connection(ConnectionEvent::AddressRemoved { queue_pair }) => {
@@ -269,21 +267,12 @@ impl<B: Buffer> Fabric<B> {
             return;
         }
         // All connections are of one port of one device (P-56).
-        if cause == ResetCause::DeviceRemoved {
-            self.note_device_stopped();
-        }
         for index in 0..self.slots.len() {
             match cause {
                 ResetCause::PortDown => self.note_outage(provider, index, cause),
                 _ => self.end(provider, index, ConnectError::Disconnected, cause),
             }
         }
-    }
-
-    /// Each of the events that say so may be lost.
-    fn note_device_stopped(&mut self) {
-        self.shared.device_stopped = true;
-        self.shared.note_stopped();
     }
 
     /// Something has completed on a connection whose peer has not proved itself.
@@ -521,7 +510,7 @@ impl<B: Buffer> Fabric<B> {
     /// P-55: another queue takes the place of the one that was overrun.
     fn replace_queue(&mut self, provider: &mut dyn Provider) {
         let entries = self.shared.sizes.completion_queue_entries;
-        if is_gone(provider.destroy_completion_queue(self.shared.queue))
+        if provider.destroy_completion_queue(self.shared.queue).is_ok()
             && let Ok(queue) = provider.create_completion_queue(entries)
         {
             self.shared.queue = queue;

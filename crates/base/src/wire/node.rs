@@ -30,7 +30,7 @@ pub enum NodeRequest {
     AllocateExtent {
         slots: u32,
     },
-    /// Gives an extent back. The client has no operation on it in flight.
+    /// Gives an extent back. All of the client's operations on it are quiet.
     ReleaseExtent {
         extent: ExtentId,
     },

@@ -24,8 +24,10 @@ impl<K: Kernel> Pager<K> {
             return false;
         };
         let stamp = entry.stamp;
-        let place = entry.far.and_then(|slot| self.store.locate(slot));
-        let Some((connection, place)) = place else {
+        let found = entry
+            .far
+            .and_then(|slot| Some((slot, self.store.locate(slot)?)));
+        let Some((slot, (connection, place))) = found else {
             self.frames.release(frame);
             self.lose_page(page);
             return true;
@@ -38,7 +40,7 @@ impl<K: Kernel> Pager<K> {
             .read(net.provider, connection, place, buffer, deadline)
         {
             Ok(id) => {
-                self.start_operation(id, OperationKind::Read { frame });
+                self.start_operation(id, slot, OperationKind::Read { frame });
                 self.frames.fetch(frame, page, demanded);
                 if let Some(entry) = self.table.entry_mut(page) {
                     entry.set_location(Location::InFrame(frame));

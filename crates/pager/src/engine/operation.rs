@@ -2,6 +2,8 @@
 //! until then their frame belongs to the fabric.
 
 use super::{Pager, PagerFabric};
+use crate::entry::SlotRef;
+use crate::far::ExtentUse;
 use crate::{FrameBuffer, FrameIndex, Kernel};
 use legato_fabric::OperationId;
 
@@ -9,6 +11,7 @@ use legato_fabric::OperationId;
 #[derive(Debug)]
 pub(super) struct Operation {
     pub(super) kind: OperationKind,
+    extent: ExtentUse,
     /// None until its outcome is known.
     succeeded: Option<bool>,
 }
@@ -23,12 +26,17 @@ pub(super) enum OperationKind {
 }
 
 impl<K: Kernel> Pager<K> {
-    pub(super) fn start_operation(&mut self, id: OperationId, kind: OperationKind) {
+    /// An operation on a slot was posted.
+    pub(super) fn start_operation(&mut self, id: OperationId, slot: SlotRef, kind: OperationKind) {
         self.looks.outdate();
+        let Some(extent) = self.store.extents.begin_use(slot) else {
+            unreachable!("invariant: an operation is posted on an extent that is there");
+        };
         self.operations.insert(
             id,
             Operation {
                 kind,
+                extent,
                 succeeded: None,
             },
         );
@@ -53,6 +61,7 @@ impl<K: Kernel> Pager<K> {
             self.frames.release(frame);
             return;
         };
+        self.store.extents.end_use(operation.extent);
         let success = operation.succeeded == Some(true);
         match operation.kind {
             OperationKind::Read { .. } => self.finish_fetch(frame, success, net.now),
@@ -61,7 +70,7 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// The NIC may touch the frame for ever. What was to come into it is fetched into another one, or
-    /// is lost with its node; what was to be written out of it is in it still.
+    /// is lost with its node; what was to be written out of it is in it still. Its extent stays in use.
     pub(super) fn handle_quarantined(&mut self, id: OperationId, net: &PagerFabric<'_>) {
         let Some(operation) = self.operations.get(&id) else {
             return;

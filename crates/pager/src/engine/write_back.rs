@@ -67,7 +67,7 @@ impl<K: Kernel> Pager<K> {
                 let record = FarRecord { version, checksum };
                 self.store.extents.set_record(slot, record);
                 self.frames.begin_write(frame);
-                self.start_operation(id, OperationKind::Write { version });
+                self.start_operation(id, slot, OperationKind::Write { version });
                 true
             }
             Err((_, buffer)) => {

@@ -25,6 +25,16 @@ pub(crate) struct Extent {
     free: FreeSlots,
     contents: Box<[SlotContent]>,
     shares: Shares,
+    /// Operations that are not quiet, on slots that may be free meanwhile.
+    in_flight: u32,
+}
+
+/// What an operation is on: tells an extent from those that have its number later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExtentUse {
+    index: usize,
+    node: NodeIndex,
+    id: ExtentId,
 }
 
 /// What a slot must hold. In halves of a word, so that nothing is lost to alignment: there is one for
@@ -64,6 +74,7 @@ impl Extents {
             free: FreeSlots::new(slots),
             contents: vec![SlotContent::NONE; slots as usize].into_boxed_slice(),
             shares: Shares::default(),
+            in_flight: 0,
         };
         self.free += u64::from(slots);
         match self.extents.iter().position(Option::is_none) {
@@ -173,6 +184,25 @@ impl Extents {
         ))
     }
 
+    /// An operation on a slot begins. Its extent stays until [`Self::end_use`]: a node that has taken an
+    /// extent back refuses what comes, or comes again, for it (P-11).
+    pub(crate) fn begin_use(&mut self, slot: SlotRef) -> Option<ExtentUse> {
+        let index = index_of(slot);
+        let extent = self.extent_mut(slot)?;
+        extent.in_flight += 1;
+        let (node, id) = (extent.node, extent.id);
+        Some(ExtentUse { index, node, id })
+    }
+
+    /// The operation is quiet. Its extent may be lost with its node.
+    pub(crate) fn end_use(&mut self, operation: ExtentUse) {
+        let extent = self.extents.get_mut(operation.index);
+        let of_it = |it: &&mut Extent| it.node == operation.node && it.id == operation.id;
+        if let Some(extent) = extent.and_then(Option::as_mut).filter(of_it) {
+            extent.in_flight -= 1;
+        }
+    }
+
     /// Forgets every extent of a node. References to their slots must be dropped by the caller
     /// before new extents are added.
     pub(crate) fn lose_node(&mut self, node: NodeIndex) {
@@ -185,7 +215,8 @@ impl Extents {
         }
     }
 
-    /// Takes out an extent that is wholly free, if enough free slots remain without it.
+    /// Takes out an extent that is wholly free and on which no operation is in flight, if enough free slots
+    /// remain without it.
     pub(crate) fn take_spare(&mut self, keep_free: u64) -> Option<Extent> {
         if self.free < keep_free + u64::from(EXTENT_SLOTS) {
             return None;
@@ -194,7 +225,7 @@ impl Extents {
             .extents
             .iter_mut()
             .rev()
-            .find(|place| place.as_ref().is_some_and(|e| e.free.count() == e.slots))?;
+            .find(|place| place.as_ref().is_some_and(Extent::is_idle))?;
         let extent = place.take()?;
         self.free -= u64::from(extent.slots);
         Some(extent)
@@ -207,6 +238,12 @@ impl Extents {
             .flatten()
             .filter(|extent| extent.node == node)
             .count()
+    }
+}
+
+impl Extent {
+    fn is_idle(&self) -> bool {
+        self.free.count() == self.slots && self.in_flight == 0
     }
 }
 
@@ -294,5 +331,38 @@ mod tests {
         assert_eq!(extents.take_spare(0).unwrap().id, ExtentId(1));
         assert!(extents.take_spare(0).is_none());
         assert!(extents.locate(first).is_some());
+    }
+
+    // P-11
+    #[test]
+    fn an_extent_with_an_operation_in_flight_is_not_given_back() {
+        let mut extents = extents(&[(0, EXTENT_SLOTS)]);
+        let slot = extents.allocate().unwrap();
+        let [read, write] = [slot; 2].map(|slot| extents.begin_use(slot).unwrap());
+        extents.release(slot);
+        extents.end_use(write);
+        assert!(extents.take_spare(0).is_none());
+        extents.end_use(read);
+        assert_eq!(extents.take_spare(0).unwrap().id, ExtentId(0));
+    }
+
+    #[test]
+    fn what_ends_on_a_lost_node_is_not_counted_on_the_extent_that_has_its_place() {
+        let mut extents = extents(&[(0, EXTENT_SLOTS)]);
+        let lost = extents.allocate().unwrap();
+        let lost = extents.begin_use(lost).unwrap();
+        extents.lose_node(NodeIndex(0));
+        let place = RemoteAddress {
+            key: RemoteKey(9),
+            address: 0,
+        };
+        extents.add(NodeIndex(1), ExtentId(0), place, EXTENT_SLOTS);
+        let slot = extents.allocate().unwrap();
+        let current = extents.begin_use(slot).unwrap();
+        extents.release(slot);
+        extents.end_use(lost);
+        assert!(extents.take_spare(0).is_none());
+        extents.end_use(current);
+        assert!(extents.take_spare(0).is_some());
     }
 }

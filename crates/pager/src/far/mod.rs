@@ -8,7 +8,7 @@ mod slots;
 mod spare;
 
 pub use buffer::FrameBuffer;
-pub(crate) use extents::Extents;
+pub(crate) use extents::{ExtentUse, Extents};
 pub(crate) use nodes::{FarStore, StoreEvent};
 pub use nodes::{NodeEnd, NodeIndex};
 

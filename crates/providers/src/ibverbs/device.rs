@@ -8,6 +8,7 @@ use super::identifier::create_id;
 use super::library::{Functions, Library};
 use super::objects::{Base, check, refused};
 use super::opening::{OpenError, Opening};
+use super::presence::Presence;
 use super::{IbverbsProvider, Regions, Windows};
 use crate::table::Table;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -163,10 +164,9 @@ impl IbverbsProvider {
         }
         // From here on it is the base that ends them.
         core::mem::forget(opening);
-        Ok(Self::on(
-            Arc::new(Base::new(functions, context, completions, connections)),
-            device,
-        ))
+        let presence = Presence::of_device(name);
+        let base = Base::new(functions, context, completions, connections, presence);
+        Ok(Self::on(Arc::new(base), device))
     }
 
     fn on(base: Arc<Base>, device: Device) -> Self {

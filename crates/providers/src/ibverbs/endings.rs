@@ -6,7 +6,7 @@ use super::connect::Connecting;
 use super::create::unknown;
 use super::identifier::{Owner, Said};
 use super::objects::{Owned, check};
-use super::queue_pair::{Deadline, Objects, Phase};
+use super::queue_pair::{Deadline, Objects, Phase, Rest};
 use alloc::vec::Vec;
 use legato_base::{Duration, Time};
 use legato_verbs::{
@@ -145,6 +145,7 @@ impl IbverbsProvider {
         }
     }
 
+    /// What is not destroyed is still there, and can be destroyed again: nobody may take it for ended.
     pub(super) fn remove_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
         let pair = self
             .queue_pairs
@@ -156,33 +157,27 @@ impl IbverbsProvider {
             || self
                 .modify_plainly(queue_pair, QueuePairState::Reset)
                 .is_ok();
-        self.forget(queue_pair);
         self.windows.end_of(queue_pair);
+        if let Some(pair) = self.queue_pairs.get_mut(queue_pair) {
+            pair.destroy(is_reset)?;
+        }
+        self.forget(queue_pair);
         self.numbers.remove(&number);
-        let Some(pair) = self.queue_pairs.remove(queue_pair) else {
-            return Err(unknown(queue_pair));
-        };
-        let ended = match pair.phase {
-            Phase::Unconnected => pair.objects.end(),
-            Phase::Connecting(Connecting { id, .. }) => {
-                self.end_id(id);
-                pair.objects.end()
+        let pair = self.queue_pairs.remove(queue_pair);
+        match pair.map(|pair| pair.into_rest(is_reset)) {
+            None | Some(Rest::Nothing) => {}
+            Some(Rest::TimeWait {
+                id,
+                is_told,
+                objects,
+            }) => {
+                if !is_told {
+                    self.say_disconnect(id.as_ptr());
+                }
+                self.keep_remains(id, objects);
             }
-            Phase::Accepted { id, .. } | Phase::Established { id } if is_reset => {
-                self.say_disconnect(id.as_ptr());
-                self.keep_remains(id, pair.objects);
-                Ok(())
-            }
-            Phase::Ending { id, .. } if is_reset => {
-                self.keep_remains(id, pair.objects);
-                Ok(())
-            }
-            Phase::Accepted { id, .. } | Phase::Established { id } | Phase::Ending { id, .. } => {
-                let ended = pair.objects.end();
-                self.end_id(id);
-                ended
-            }
-        };
+            Some(Rest::Over { id }) => self.end_id(id),
+        }
         // Behind its end nothing of it comes into the queues.
         self.sweep(queue_pair, &init);
         self.release_completions(&init);
@@ -192,7 +187,7 @@ impl IbverbsProvider {
         {
             shared.receives.detach(queue_pair);
         }
-        ended
+        Ok(())
     }
 
     fn keep_remains(&mut self, id: Owned<RdmaCmId>, objects: Objects) {
@@ -274,12 +269,5 @@ impl IbverbsProvider {
         self.counters.time_waits_cut += overdue.len() as u64;
         overdue.into_iter().for_each(|key| self.bury_remains(key));
         next
-    }
-}
-
-impl Objects {
-    /// Destroys the queue pair now; what it stands on ends with its last user.
-    fn end(self) -> Result<(), VerbsError> {
-        self.qp.end()
     }
 }

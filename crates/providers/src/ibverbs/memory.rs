@@ -108,40 +108,22 @@ impl IbverbsProvider {
         Ok(region)
     }
 
+    /// A registration that does not end leaves the region as it was: a device may still reach it.
     pub(super) fn deregister(&mut self, region: &MemoryRegion) -> Result<(), VerbsError> {
-        let found = self.regions.take(region)?;
+        let mut found = self.regions.take(region)?;
         let domain = found.domain;
-        let Region { mr, memory, .. } = found;
-        match mr.try_end() {
-            Ok(()) => {
-                drop(memory);
-                self.leave_domain(domain);
-                Ok(())
-            }
-            // Windows are bound to it: nothing has changed.
-            Err((mr, VerbsError::System { errno, .. })) if is_in_use(errno) => {
-                let found = Region {
-                    domain,
-                    mr,
-                    memory,
-                    address: region.address,
-                    length: region.length,
-                    remote_key: region.remote_key,
-                    access: found.access,
-                    uses: 0,
-                };
-                self.regions.insert(region.local_key, found);
-                Err(VerbsError::Busy("memory region"))
-            }
-            Err((mr, error)) => {
-                // The device may still reach it: nothing else is ever to be there.
-                self.counters.memory_given_up += region.length;
-                core::mem::forget(memory);
-                drop(mr);
-                self.leave_domain(domain);
-                Err(error)
-            }
+        if let Err(error) = found.mr.destroy() {
+            self.regions.insert(region.local_key, found);
+            return Err(match error {
+                // Windows are bound to it.
+                VerbsError::System { errno, .. } if is_in_use(errno) => {
+                    VerbsError::Busy("memory region")
+                }
+                other => other,
+            });
         }
+        self.leave_domain(domain);
+        Ok(())
     }
 
     pub(super) fn add_window(&mut self, domain: ProtectionDomain) -> Result<RemoteKey, VerbsError> {
@@ -202,9 +184,9 @@ impl IbverbsProvider {
     }
 
     pub(super) fn remove_window(&mut self, window: RemoteKey) -> Result<(), VerbsError> {
-        let found = self.windows.take(window)?;
-        self.leave_domain(found.domain);
-        found.mw.map_or(Ok(()), Owned::end)
+        let domain = self.windows.end(window)?;
+        self.leave_domain(domain);
+        Ok(())
     }
 
     /// The domain of a registration, for memory that somebody else manages.

@@ -37,6 +37,7 @@ mod modify;
 mod objects;
 mod opening;
 mod posting;
+mod presence;
 mod provider;
 mod queue_pair;
 mod receiving;
@@ -117,8 +118,6 @@ pub struct Counters {
     pub destructions_failed: u64,
     /// Objects that could not be destroyed until now.
     pub undestroyed: usize,
-    /// Bytes that are not used again because a device would not end their registration.
-    pub memory_given_up: u64,
     /// Connections that were forgotten before their time wait was over.
     pub time_waits_cut: u64,
 }

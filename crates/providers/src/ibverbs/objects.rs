@@ -1,10 +1,11 @@
 //! Objects of the library that are destroyed once, each before what it stands on.
 //!
-//! A destruction that fails (EBUSY, or EIO of a device that is gone) leaves an object that nobody names
-//! any more: it is kept and tried again, and given up with the device.
+//! A destruction that fails (EBUSY, EIO) leaves an object. If nobody names it any more it is kept and tried
+//! again, and given up with the device.
 
 use super::abi::{CompChannel, Context, Cq, Mr, Mw, Pd, Qp, RdmaCmId, RdmaEventChannel, Srq};
 use super::library::Functions;
+use super::presence::Presence;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
@@ -46,6 +47,7 @@ pub(super) struct Base {
     /// Of all completion queues.
     pub(super) completions: NonNull<CompChannel>,
     pub(super) connections: NonNull<RdmaEventChannel>,
+    presence: Presence,
     /// Objects whose destruction failed, in the order in which they can be destroyed.
     graveyard: Mutex<Vec<Buried>>,
     failures: AtomicU64,
@@ -63,12 +65,14 @@ impl Base {
         context: NonNull<Context>,
         completions: NonNull<CompChannel>,
         connections: NonNull<RdmaEventChannel>,
+        presence: Presence,
     ) -> Self {
         Self {
             functions,
             context,
             completions,
             connections,
+            presence,
             graveyard: Mutex::new(Vec::new()),
             failures: AtomicU64::new(0),
         }
@@ -77,7 +81,7 @@ impl Base {
     /// Tries again what could not be destroyed; returns how many remain.
     pub(super) fn retry_destructions(&self) -> usize {
         let mut graveyard = self.lock();
-        graveyard.retain(|buried| buried.destroy(&self.functions).is_err());
+        graveyard.retain(|buried| buried.destroy(self).is_err());
         graveyard.len()
     }
 
@@ -171,6 +175,8 @@ impl Kind for Mw {
 pub(super) struct Owned<T: Kind> {
     object: NonNull<T>,
     base: Arc<Base>,
+    /// It is destroyed, or somebody else's to destroy.
+    has_ended: bool,
 }
 
 // SAFETY: see `Base`.
@@ -191,9 +197,11 @@ impl<T: Kind> Owned<T> {
         Ok(Self {
             object: NonNull::new(object).ok_or_else(|| refused(made_by))?,
             base: Arc::clone(base),
+            has_ended: false,
         })
     }
 
+    /// Alive until [`Self::destroy`] has succeeded.
     pub(super) const fn as_ptr(&self) -> *mut T {
         self.object.as_ptr()
     }
@@ -202,47 +210,42 @@ impl<T: Kind> Owned<T> {
     ///
     /// # Errors
     /// The system's. Then it is tried again later.
-    pub(super) fn end(self) -> Result<(), VerbsError> {
-        let result = self.bury();
-        drop(self.into_base());
+    pub(super) fn end(mut self) -> Result<(), VerbsError> {
+        self.bury()
+    }
+
+    /// Destroys it now. Nothing but dropping may follow then.
+    ///
+    /// # Errors
+    /// The system's. It is still there then.
+    pub(super) fn destroy(&mut self) -> Result<(), VerbsError> {
+        if !self.has_ended {
+            self.buried().destroy(&self.base)?;
+            self.has_ended = true;
+        }
+        Ok(())
+    }
+
+    fn bury(&mut self) -> Result<(), VerbsError> {
+        let result = self.destroy();
+        if result.is_err() {
+            self.has_ended = true;
+            self.base.failures.fetch_add(1, Ordering::Relaxed);
+            self.base.lock().push(self.buried());
+        }
         result
     }
 
-    /// Destroys it if the library lets it, and else gives it back.
-    pub(super) fn try_end(self) -> Result<(), (Self, VerbsError)> {
-        // SAFETY: alive; events are acknowledged as soon as they are there.
-        let status = unsafe { T::destroy(&self.base.functions, self.object.as_ptr()) };
-        match check(T::DESTROYED_BY, status) {
-            Ok(()) => {
-                drop(self.into_base());
-                Ok(())
-            }
-            Err(error) => Err((self, error)),
-        }
-    }
-
-    /// Without destroying the object.
-    fn into_base(self) -> Arc<Base> {
-        let whole = core::mem::ManuallyDrop::new(self);
-        // SAFETY: read once, and the original is never dropped.
-        unsafe { core::ptr::read(&raw const whole.base) }
-    }
-
-    fn bury(&self) -> Result<(), VerbsError> {
-        let buried = Buried {
+    fn buried(&self) -> Buried {
+        Buried {
             object: self.object.cast(),
             destroy: |functions, object| {
-                // SAFETY: it was alive when it was buried, and nobody else destroys it.
+                // SAFETY: it is alive, and has one owner: this, or the graveyard. Events are acknowledged as
+                // soon as they are there.
                 let status = unsafe { T::destroy(functions, object.cast::<T>().as_ptr()) };
                 check(T::DESTROYED_BY, status)
             },
-        };
-        let result = buried.destroy(&self.base.functions);
-        if result.is_err() {
-            self.base.failures.fetch_add(1, Ordering::Relaxed);
-            self.base.lock().push(buried);
         }
-        result
     }
 }
 
@@ -269,7 +272,12 @@ struct Buried {
 unsafe impl Send for Buried {}
 
 impl Buried {
-    fn destroy(&self, functions: &Functions) -> Result<(), VerbsError> {
-        (self.destroy)(functions, self.object)
+    /// What a device had that is gone has ended with it, though the library does not say so.
+    fn destroy(&self, base: &Base) -> Result<(), VerbsError> {
+        let result = (self.destroy)(&base.functions, self.object);
+        match result {
+            Err(_) if base.presence.is_gone() => Ok(()),
+            result => result,
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::ledger::Ledger;
 use super::objects::Owned;
 use alloc::sync::Arc;
 use legato_base::Time;
-use legato_verbs::{QueuePairAttributes, QueuePairInit, QueuePairState};
+use legato_verbs::{QueuePairAttributes, QueuePairInit, QueuePairState, VerbsError};
 
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -38,6 +38,62 @@ pub(super) struct Objects {
     pub(super) queues: [Arc<Owned<Cq>>; 2],
     pub(super) shared: Option<Arc<Owned<Srq>>>,
     pub(super) domain: Arc<Owned<Pd>>,
+}
+
+/// What is left of a queue pair that has ended.
+#[derive(Debug)]
+pub(super) enum Rest {
+    Nothing,
+    /// The queue pair is reset and kept, for its number may be named by packets that are under way.
+    TimeWait {
+        id: Owned<RdmaCmId>,
+        /// The peer knows of the end.
+        is_told: bool,
+        objects: Objects,
+    },
+    /// The queue pair is destroyed.
+    Over {
+        id: Owned<RdmaCmId>,
+    },
+}
+
+impl Pair {
+    /// Its number may be named by packets that are under way: it is not destroyed yet if it is reset.
+    const fn has_time_wait(&self) -> bool {
+        matches!(self.phase, Phase::Ending { .. }) || self.phase.is_connected()
+    }
+
+    /// Destroys the queue pair, unless it is reset and there is a time wait.
+    ///
+    /// # Errors
+    /// The system's. It is still there then.
+    pub(super) fn destroy(&mut self, is_reset: bool) -> Result<(), VerbsError> {
+        if is_reset && self.has_time_wait() {
+            return Ok(());
+        }
+        self.objects.qp.destroy()
+    }
+
+    /// After [`Self::destroy`].
+    pub(super) fn into_rest(self, is_reset: bool) -> Rest {
+        match self.phase {
+            Phase::Unconnected => Rest::Nothing,
+            Phase::Accepted { id, .. } | Phase::Established { id } if is_reset => Rest::TimeWait {
+                id,
+                is_told: false,
+                objects: self.objects,
+            },
+            Phase::Ending { id, .. } if is_reset => Rest::TimeWait {
+                id,
+                is_told: true,
+                objects: self.objects,
+            },
+            Phase::Connecting(Connecting { id, .. })
+            | Phase::Accepted { id, .. }
+            | Phase::Established { id }
+            | Phase::Ending { id, .. } => Rest::Over { id },
+        }
+    }
 }
 
 /// How far connection management is.

@@ -234,6 +234,14 @@ pub(super) struct Window {
 }
 
 impl Window {
+    fn destroy(&mut self) -> Result<(), VerbsError> {
+        if let Some(mw) = &mut self.mw {
+            mw.destroy()?;
+            self.mw = None;
+        }
+        Ok(())
+    }
+
     /// The library reads the key of now when a binding is posted.
     fn tell_key(&self, key: u32) {
         if let Some(mw) = &self.mw {
@@ -267,9 +275,14 @@ impl Windows {
         }
     }
 
-    pub(super) fn take(&mut self, key: RemoteKey) -> Result<Window, VerbsError> {
+    /// Ends a window, of the domain that is returned. One that does not end stays.
+    pub(super) fn end(&mut self, key: RemoteKey) -> Result<ProtectionDomain, VerbsError> {
         self.get(key)?;
-        self.0.remove(&(key.0 >> 8)).ok_or(NO_WINDOW)
+        let window = self.0.get_mut(&(key.0 >> 8)).ok_or(NO_WINDOW)?;
+        window.destroy()?;
+        let domain = window.domain;
+        self.0.remove(&(key.0 >> 8));
+        Ok(domain)
     }
 
     /// The window has its next key, by a queue pair's binding.
@@ -294,8 +307,8 @@ impl Windows {
     /// seconds.
     pub(super) fn end_of(&mut self, queue_pair: QueuePair) {
         for window in self.0.values_mut() {
-            if window.bound_by == Some(queue_pair) {
-                window.mw = None;
+            // One that does not end is tried again by its owner.
+            if window.bound_by == Some(queue_pair) && window.destroy().is_ok() {
                 window.bound_by = None;
             }
         }

@@ -145,6 +145,28 @@ fn a_function_that_never_works_holds_nobody_up() {
     expect_none(&wrong);
 }
 
+/// P-58. Lost: a queue pair whose destruction had failed was forgotten, and the second try was answered as if it
+/// had been destroyed: its buffers were given back while the device could reach them.
+#[test]
+fn what_does_not_end_is_there_still() {
+    let Some(stand_in) = StandIn::compile("still_there") else {
+        return;
+    };
+    const EIO: i32 = 5;
+    let mut wrong = Vec::new();
+    for function in ["ibv_destroy_qp", "ibv_dereg_mr", "ibv_dealloc_mw"] {
+        for (times, expected) in [(1, "done"), (2, "Verb(System"), (FOR_EVER, "Verb(System")] {
+            let mut fault = Fault::of(function, 1, EIO, times);
+            fault.environment.push((scenario::TWICE, String::new()));
+            let report = stand_in.run(&fault);
+            if !report.outcome.starts_with(expected) {
+                wrong.push(format!("{function}, {times} times: {}", report.outcome));
+            }
+        }
+    }
+    expect_none(&wrong);
+}
+
 /// Events of connection management that never come: the limits of the provider's own end the wait.
 #[test]
 fn events_that_never_come_are_not_waited_for() {

@@ -4,7 +4,7 @@ use super::failure::{Failure, FailureKind};
 use super::program::{Operation, Outcome, State};
 use super::report::Report;
 use super::state::World;
-use crate::fault::{CompletionEffect, Effect, Frequency, Rule, Scope, Span};
+use crate::fault::{CompletionEffect, Effect, Frequency, Link, PacketEffect, Rule, Scope, Span};
 use legato_base::{Bytes, Duration, PAGE_SIZE, PageNumber};
 use legato_pager::PageRange;
 use legato_transport::WorkQueue;
@@ -118,6 +118,17 @@ impl World {
         let rule = Rule::new(Frequency::Always, delayed).between(from, until);
         let program = self.network.machine_number("program");
         let scope = program.map_or(Scope::All, Scope::Machine);
+        self.network.faults(|faults| faults.add(rule.within(scope)));
+    }
+
+    /// For a while nothing that a node sends arrives.
+    pub fn lose_what_is_sent_by(&mut self, node: usize, lasts: Duration) {
+        let lost = Effect::Packet(PacketEffect::Drop);
+        let (from, until) = (self.now(), self.now() + lasts);
+        let rule = Rule::new(Frequency::Always, lost).between(from, until);
+        let number = |name| self.network.machine_number(name);
+        let link = number(&self.nodes[node].name).zip(number("program"));
+        let scope = link.map_or(Scope::All, |(from, to)| Scope::Link(Link { from, to }));
         self.network.faults(|faults| faults.add(rule.within(scope)));
     }
 

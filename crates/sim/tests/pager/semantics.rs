@@ -389,3 +389,31 @@ fn m17_an_extent_goes_back_with_its_last_page() {
     assert!(given_back >= 4 * BYTES, "{given_back}");
     end(world, &[range]);
 }
+
+/// P-11. Lost: the node. An extent whose pages had gone was given back while one of them was still being
+/// fetched; the answer was lost, and when the fetch was repeated there was no such memory.
+#[test]
+fn an_extent_is_not_given_back_while_a_fetch_from_it_is_repeated() {
+    let mut config = WorldConfig {
+        nodes: 1,
+        ..config()
+    };
+    // A request is repeated every 0.54 s.
+    config.network.timeout = 17;
+    let (mut world, range) = filled(config, 20 * CACHE);
+    world.pass(Duration::from_millis(50)).unwrap();
+    // The extents that came last are the first to go. Newer pages than this are still here, as victims.
+    let page = PageNumber(range.end().0 - 2 * CACHE);
+    let used = world.node_bytes_used();
+    // Extents go after half a second, one by one.
+    world.lose_what_is_sent_by(0, Duration::from_millis(700));
+    world.begin(1, Operation::Read(page));
+    world.pass(Duration::from_micros(200)).unwrap();
+    assert!(world.is_busy(1));
+    world.perform(0, Operation::DontNeed(range)).unwrap();
+    world.pass(Duration::from_secs(3)).unwrap();
+    world.wait_for(1).unwrap();
+    assert!(world.node_bytes_used() < used, "they are given back");
+    assert_eq!(world.fabric_counters().connections_reset, 0);
+    end(world, &[range]);
+}

@@ -325,6 +325,44 @@ fn run_both(world: &mut World<SimNetwork>, third: &mut Side) {
     }
 }
 
+/// P-59. Lost: what was in quarantine at a client did not count among its connections. As long as it may still send
+/// on one, that one is not closed, and nothing is sent again on another.
+#[test]
+fn l_33_a_client_has_not_closed_what_it_cannot_destroy() {
+    for personality in Personality::ALL {
+        let personality = personality.attentive();
+        let plan = Plan {
+            network: quiet(),
+            ..Plan::both(personality)
+        };
+        let mut world = World::new(plan);
+        let (here, there) = world.connect();
+        let epoch = world.left.fabric.epoch_of(here).unwrap();
+        let number = world.network.machine_number("left").unwrap();
+        let cut = world
+            .network
+            .faults(|faults| faults.add(Rule::blackhole(number)));
+        world.left.nic.refuse_destroys = Some(VerbsError::Busy("queue pair"));
+        world.left.fabric.close(&mut world.left.nic, here);
+        world.run_until(|world| world.left.disconnected() == [here]);
+        world.network.faults(|faults| faults.end(cut));
+        assert_eq!(world.left.fabric.quarantine().queue_pairs, 1);
+        let (again, _) = world.connect();
+        world.run_for(Duration::from_millis(1500));
+        // It may hear of the end in another way, as the queue pair is in the error state.
+        let cause = world.right.fabric.reset_cause(there);
+        assert_ne!(cause, Some(ResetCause::PeerClosed), "{}", personality.name);
+        assert!(!world.left.fabric.is_after(again, epoch));
+        world.left.nic.refuse_destroys = None;
+        world.run_for(Duration::from_secs(2));
+        let (last, _) = world.connect();
+        world.run_for(Duration::from_millis(1500));
+        assert!(world.left.fabric.is_after(last, epoch));
+        world.left.end();
+        world.right.end();
+    }
+}
+
 /// P-58, P-59: a client that comes back says that its old connections are closed: what is left of them here
 /// ends at once, and not after the liveness bound.
 #[test]

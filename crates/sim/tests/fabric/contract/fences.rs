@@ -80,6 +80,10 @@ fn l_32_neither_the_error_state_nor_destruction() {
         world.run_for(Duration::from_secs(3));
         assert_eq!(world.left.quiesced(), []);
         assert_eq!(world.left.fabric.quarantine(), held);
+        // A provider that does not know it any more has not said that it was destroyed.
+        world.left.nic.refuse_destroys = Some(VerbsError::UnknownHandle("queue pair"));
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(world.left.quiesced(), []);
         world.left.nic.refuse_destroys = None;
         world.run_for(Duration::from_secs(2));
         let destroyed = Proof::QueuePairDestroyed;
@@ -138,6 +142,37 @@ fn l_33_quarantine_ends_with_the_peers_word() {
         // The queue pair is still there, and still counted.
         assert_eq!(world.left.fabric.quarantine().queue_pairs, 1);
         world.ask(again, b"?");
+        world.left.nic.refuse_destroys = None;
+        world.run_for(Duration::from_secs(2));
+        world.left.end();
+        world.right.end();
+    }
+}
+
+/// P-59. Lost: what was in quarantine at the peer did not count among its connections, so that they were taken
+/// for closed while its stuck queue pair could still answer.
+#[test]
+fn l_33_a_peer_whose_queue_pair_is_stuck_too_has_not_closed_it() {
+    for personality in Personality::ALL {
+        let (mut world, operation) = stuck(personality);
+        world.right.nic.refuse_destroys = Some(EIO);
+        // Both have found out by now.
+        world.run_for(Duration::from_secs(13));
+        assert_eq!(world.right.fabric.quarantine().queue_pairs, 1);
+        world.right.events.clear();
+        let (again, _) = world.connect();
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(world.left.quiesced(), [], "{}", personality.name);
+        world.right.nic.refuse_destroys = None;
+        world.left.fabric.close(&mut world.left.nic, again);
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(world.left.quiesced(), [], "{}", personality.name);
+        world.left.events.clear();
+        world.right.events.clear();
+        world.connect();
+        world.run_for(Duration::from_millis(1500));
+        let quiesced = world.left.quiesced();
+        assert_eq!(quiesced, [(operation, 1, Proof::PeerClosed)]);
         world.left.nic.refuse_destroys = None;
         world.run_for(Duration::from_secs(2));
         world.left.end();
