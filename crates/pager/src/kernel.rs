@@ -139,7 +139,7 @@ pub enum EvictError {
     Pinned,
     #[error("the page cannot leave its mapping")]
     Fixed,
-    #[error("the page is locked in memory, and so are {more} pages after it")]
+    #[error("the page is locked in memory or sealed, and so are {more} pages after it")]
     Locked { more: u32 },
     #[error("no page is there")]
     Absent,
@@ -336,6 +336,9 @@ pub trait Kernel {
     /// can leave: from then on every missing page there faults to the pager. Pushes nothing when
     /// there is nothing left to take charge of, or nothing that can be said yet.
     fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>);
+
+    /// Lets the system drop memory of which the program allows that, for nothing else can leave.
+    fn drop_droppable(&mut self) {}
 
     /// Pushes what [`Self::register_more`] has registered and could not say yet, because the address
     /// space was changing. Its pages fault to the pager already.

@@ -180,6 +180,13 @@ fn m12_the_kernel_says_of_far_pages_that_they_exist() {
     ]);
 }
 
+/// Lost: time without end, over pages that are sealed and can only be read; and programs, to memory that may be
+/// dropped.
+#[test]
+fn m15_memory_that_cannot_leave_as_other_does() {
+    holds(&["sealed-pages", "sealed-pages-to-read", "droppable-pages"]);
+}
+
 /// Zeros in place of data are nowhere: what may be evicted is not in the dump.
 #[test]
 fn m12_a_core_dump_has_no_zeros_for_evicted_pages() {

@@ -35,6 +35,8 @@ impl<K: Kernel> Pager<K> {
         }
         self.shortage.retry_at = now + TRY_AGAIN;
         self.shortage.times_in_vain = if self.may_be_stuck() {
+            self.kernel.drop_droppable();
+            self.local.measure_at = now;
             self.shortage.times_in_vain.saturating_add(1)
         } else {
             0

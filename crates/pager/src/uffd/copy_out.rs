@@ -37,6 +37,7 @@ struct Part {
     run: usize,
     range: PageRange,
     frame: FrameIndex,
+    mapping: PageRange,
 }
 
 impl Part {
@@ -199,14 +200,21 @@ impl LinuxKernel {
         {
             self.mend(area, next);
         }
+        // Sealed (mseal(2)): nothing of the mapping can be moved away or dropped.
+        let sealed = parts
+            .get(count)
+            .filter(|_| taken.error == Some(Errno::PERM));
+        let sealed = sealed.map(|part| part.mapping);
         for (index, part) in parts.iter().enumerate() {
             if index < count {
                 runs[part.run].moved = part.pages();
                 continue;
             }
             self.drop_frames(part.frame, part.pages());
-            if index == count {
-                let more = part.pages() - 1;
+            let more = part.pages() - 1;
+            if sealed == Some(part.mapping) {
+                runs[part.run].error = Some(EvictError::Locked { more });
+            } else if index == count {
                 runs[part.run].error = taken.error.map(|error| match error {
                     Errno::INVAL => EvictError::Locked { more },
                     // It is changing, or not one mapping any more.
@@ -390,6 +398,7 @@ fn parts_of(maps: &str, runs: &[Departure]) -> Vec<Part> {
             run,
             range: PageRange::new(first, count),
             frame: departure.frame,
+            mapping: mapping.copied().unwrap_or(PageRange::new(first, 1)),
         });
     }
     parts

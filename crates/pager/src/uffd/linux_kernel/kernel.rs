@@ -185,6 +185,10 @@ impl Kernel for LinuxKernel {
         self.take_charge(pages, into);
     }
 
+    fn drop_droppable(&mut self) {
+        Self::drop_droppable(self);
+    }
+
     fn finish_registering(&mut self, into: &mut Vec<Charge>) {
         self.finish_surveys(into);
     }

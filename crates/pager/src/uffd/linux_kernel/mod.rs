@@ -3,6 +3,7 @@
 mod accept;
 mod child;
 mod close;
+mod droppable;
 mod dropped;
 mod events;
 mod fork;

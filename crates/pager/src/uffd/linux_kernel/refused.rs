@@ -22,6 +22,10 @@ impl Refused {
         self.now.insert(range);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.now.is_empty() && self.before.is_empty()
+    }
+
     pub(super) fn forget_old(&mut self, now: Time) {
         if now < self.next {
             return;

@@ -16,6 +16,7 @@ mod files;
 mod forked;
 mod forks;
 mod ground;
+mod kinds;
 mod outside;
 mod overlaid;
 mod process;
@@ -51,6 +52,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         outside::CASES,
         signals::CASES,
         protection::CASES,
+        kinds::CASES,
         ranges::CASES,
         forks::CASES,
         spawn::CASES,
