@@ -478,22 +478,26 @@ impl<B: Buffer> Fabric<B> {
 
     /// The oldest of this side's own connections whose queue pair exists (P-59).
     pub(crate) fn oldest_epoch(&self) -> Option<u64> {
-        let own = self.existing().filter(|connection| connection.is_active);
-        let own = own.map(|connection| connection.epoch);
-        let stuck = self.shared.fence.with_queue_pair();
-        let stuck = stuck.filter(|remains| remains.is_active);
-        own.chain(stuck.map(|remains| remains.epoch)).min()
+        self.oldest_where(|is_active, _| is_active)
     }
 
     /// The oldest of a peer's connections whose queue pair exists (P-59).
     pub(crate) fn oldest_of(&self, incarnation: u64) -> Option<u64> {
-        let theirs = self.existing().filter(|connection| {
-            !connection.is_active && connection.peer.incarnation == incarnation
+        self.oldest_where(|is_active, peer| !is_active && peer == incarnation)
+    }
+
+    /// The oldest epoch whose queue pair exists, of connections and of what is left of them, for whose
+    /// direction (true: connected by this side) and peer the condition holds.
+    fn oldest_where(&self, counts: impl Fn(bool, u64) -> bool) -> Option<u64> {
+        let connections = self.existing().map(|connection| {
+            let peer = connection.peer.incarnation;
+            (connection.is_active, peer, connection.epoch)
         });
-        let theirs = theirs.map(|connection| connection.epoch);
         let stuck = self.shared.fence.with_queue_pair();
-        let stuck = stuck.filter(|remains| !remains.is_active && remains.peer == incarnation);
-        theirs.chain(stuck.map(|remains| remains.epoch)).min()
+        let stuck = stuck.map(|remains| (remains.is_active, remains.peer, remains.epoch));
+        let all = connections.chain(stuck);
+        let counted = all.filter(|&(is_active, peer, _)| counts(is_active, peer));
+        counted.map(|(_, _, epoch)| epoch).min()
     }
 
     /// What a peer must know of this side.

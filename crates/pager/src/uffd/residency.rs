@@ -2,6 +2,7 @@
 //! 6.7), and the whole process (`/proc/PID/statm`).
 
 use super::abi;
+use super::mappings::{FlagReader, Flags};
 use crate::{PageRange, RangeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -86,10 +87,14 @@ impl Residency {
         self.text("maps")
     }
 
-    /// Shows every line of the mappings with what the kernel knows of each (proc_pid_smaps(5)). None
-    /// if they cannot be read. The kernel walks all page tables for it.
-    pub(super) fn for_each_line_of_smaps(&self, mut show: impl FnMut(&str)) -> Option<()> {
+    /// Shows every mapping and its flags (VmFlags of proc_pid_smaps(5)). None if they cannot be read.
+    /// The kernel walks all page tables for it.
+    pub(super) fn for_each_mapping(
+        &self,
+        mut show: impl FnMut(PageRange, Flags<'_>),
+    ) -> Option<()> {
         let file = open_in(&self.directory, "smaps").ok()?;
+        let mut reader = FlagReader::default();
         let mut bytes = Vec::new();
         let mut buffer = alloc::vec![0u8; 64 << 10];
         loop {
@@ -105,9 +110,11 @@ impl Residency {
                 .rposition(|&byte| byte == b'\n')
                 .map_or(0, |end| end + 1);
             // Names of files need not be UTF-8.
-            String::from_utf8_lossy(&bytes[..whole])
-                .lines()
-                .for_each(&mut show);
+            for line in String::from_utf8_lossy(&bytes[..whole]).lines() {
+                if let Some((mapping, flags)) = reader.line(line) {
+                    show(mapping, flags);
+                }
+            }
             bytes.drain(..whole);
         }
     }

@@ -3,7 +3,6 @@
 
 use super::LinuxKernel;
 use crate::PageRange;
-use crate::uffd::mappings::FlagReader;
 use alloc::vec::Vec;
 use legato_base::PAGE_SHIFT;
 use rustix::mm::Advice;
@@ -26,11 +25,9 @@ impl LinuxKernel {
     }
 
     fn droppable(&self) -> Vec<PageRange> {
-        let (mut reader, mut found) = (FlagReader::default(), Vec::new());
-        let walked = self.residency.for_each_line_of_smaps(|line| {
-            if let Some((mapping, flags)) = reader.line(line)
-                && flags.has("dp")
-            {
+        let mut found = Vec::new();
+        let walked = self.residency.for_each_mapping(|mapping, flags| {
+            if flags.has("dp") {
                 found.push(mapping);
             }
         });

@@ -7,7 +7,7 @@
 
 use super::LinuxKernel;
 use crate::RangeSet;
-use crate::uffd::mappings::{FlagReader, Flags};
+use crate::uffd::mappings::Flags;
 use crate::uffd::message::Message;
 use crate::uffd::residency::Residency;
 use crate::{PageRange, SpaceId};
@@ -79,18 +79,12 @@ impl LeftOut {
 
 fn left_out_of(residency: &Residency) -> Option<LeftOut> {
     let mut found = LeftOut::default();
-    let mut reader = FlagReader::default();
-    residency.for_each_line_of_smaps(|line| {
-        let Some((range, flags)) = reader.line(line) else {
-            return;
-        };
-        match fate(flags) {
-            Fate::Copied => {}
-            Fate::Absent => found.ranges.push(range),
-            Fate::Wiped => {
-                found.ranges.push(range);
-                found.wiped.insert(range);
-            }
+    residency.for_each_mapping(|range, flags| match fate(flags) {
+        Fate::Copied => {}
+        Fate::Absent => found.ranges.push(range),
+        Fate::Wiped => {
+            found.ranges.push(range);
+            found.wiped.insert(range);
         }
     })?;
     Some(found)

@@ -5,7 +5,7 @@ use super::child::Child;
 use super::space::Space;
 use super::thread_blocks::leave_before;
 use crate::uffd::frame_memory::LinuxFrames;
-use crate::uffd::transfer::{lift_marks, surely, transfer_across};
+use crate::uffd::transfer::{surely, transfer_across};
 use crate::{
     Charge, Departure, EvictError, FillError, FrameIndex, Incoming, Kernel, PageRange, SpaceId,
     SpacePage,
@@ -126,9 +126,10 @@ impl Kernel for LinuxKernel {
         // SAFETY: the pager knows that the page was never written.
         let zero = || ((), unsafe { context.zero(page.page()) });
         let mut result = surely(zero).1;
-        if result == Err(Errno::EXIST) && self.features.can_mark() {
+        if result == Err(Errno::EXIST) {
             // Or it is marked: it was zeros when it left.
-            lift_marks(context, page.page().address(), 1).map_err(fill_error)?;
+            self.lift_marks(context, page.page().address(), 1)
+                .map_err(fill_error)?;
             result = surely(zero).1;
         }
         result.map_err(fill_error)?;
@@ -158,9 +159,8 @@ impl Kernel for LinuxKernel {
         let space = self.space(page.space()).ok_or(FillError::SpaceGone)?;
         let context = &space.context;
         if self.features.can_poison() {
-            if self.features.can_mark() {
-                lift_marks(context, page.page().address(), 1).map_err(fill_error)?;
-            }
+            self.lift_marks(context, page.page().address(), 1)
+                .map_err(fill_error)?;
             let poison = || ((), context.poison(page.page()));
             return surely(poison).1.map_err(fill_error);
         }

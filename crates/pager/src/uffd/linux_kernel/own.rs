@@ -99,12 +99,26 @@ impl LinuxKernel {
         unsafe { transfer::move_out(&own.context, to, page.address(), count, unshare) }
     }
 
+    /// Takes the marks of pages that are to be filled away, if there are any.
+    ///
+    /// # Errors
+    /// EAGAIN: the address space is changing.
+    pub(super) fn lift_marks(
+        &self,
+        context: &Userfaultfd,
+        first: u64,
+        count: u32,
+    ) -> Result<(), Errno> {
+        match self.features.can_mark() {
+            true => transfer::lift_marks(context, first, count),
+            false => Ok(()),
+        }
+    }
+
     /// Moves frames into the program.
     pub(super) fn move_in_own(&self, dst: u64, src: u64, count: u32) -> Transferred {
         let context = &self.own.context;
-        if self.features.can_mark()
-            && let Err(error) = transfer::lift_marks(context, dst, count)
-        {
+        if let Err(error) = self.lift_marks(context, dst, count) {
             return (0, Err(error));
         }
         // SAFETY: the frames are the agent's, with the pages' content; at the target pages are
