@@ -107,6 +107,16 @@ impl RangeSet {
             .is_some_and(|(_, &end)| range.start.0 < end && range.count > 0)
     }
 
+    /// The parts of a range that are in the set.
+    pub fn common_with(&self, range: PageRange) -> Vec<PageRange> {
+        let before = self.ranges.range(..=range.start.0).next_back();
+        let inside = self.ranges.range(range.start.0 + 1..);
+        let up_to_end = inside.take_while(|(start, _)| **start < range.end().0);
+        let parts = before.into_iter().chain(up_to_end);
+        let parts = parts.map(|(&start, &end)| PageRange::new(PageNumber(start), end - start));
+        parts.filter_map(|part| part.common(range)).collect()
+    }
+
     /// The parts of a range that are not in the set.
     pub fn missing_from(&self, range: PageRange) -> Vec<PageRange> {
         let mut missing = Vec::new();
@@ -174,6 +184,14 @@ mod tests {
                 .filter(|page| !model.contains(page))
                 .collect();
             assert_eq!(missing, expected);
+            let common: Vec<u64> = set
+                .common_with(probe)
+                .into_iter()
+                .flat_map(|range| range.start.0..range.end().0)
+                .collect();
+            let is_in_set = |page: &u64| model.contains(page);
+            let expected: Vec<u64> = (probe.start.0..probe.end().0).filter(is_in_set).collect();
+            assert_eq!(common, expected);
             assert_eq!(set.overlaps(probe), (missing.len() as u64) < probe.count);
         }
     }

@@ -251,7 +251,7 @@ impl<C> Order<C> {
             return Some(self.waiting.pop_front()?.message);
         }
         let is_settled = !is_changing();
-        if !is_settled && self.waiting.len() < WAITING_MAX {
+        if !is_settled && !self.is_full() {
             return None;
         }
         if is_settled {
@@ -270,6 +270,36 @@ impl<C> Order<C> {
         }
         self.ready = ordered.into_iter().map(|waiting| waiting.message).collect();
         self.ready.pop_front()
+    }
+
+    /// Takes a message back that was the next, to give it out again when no event is missing.
+    pub fn put_back(&mut self, message: Message<C>) {
+        self.ready.push_front(message);
+        for message in self.ready.drain(..).rev() {
+            self.waiting.push_front(Waiting {
+                message,
+                reading: self.readings,
+                sequence: Sequence::AsDone,
+                held: true,
+                inheritance: Inheritance::new(),
+            });
+        }
+    }
+
+    /// True if so much waits that nothing waits any longer.
+    pub fn is_full(&self) -> bool {
+        self.waiting.len() >= WAITING_MAX
+    }
+
+    /// True if one of the messages that were read and not accepted brings memory to some of these pages.
+    pub fn brings_to(&self, range: PageRange) -> bool {
+        let waiting = self.waiting.iter().map(|waiting| &waiting.message);
+        let arrivals = self
+            .ready
+            .iter()
+            .chain(waiting)
+            .filter_map(Message::arrival);
+        arrivals.into_iter().any(|place| place.overlaps(range))
     }
 
     /// No event is missing: moves whose old places were not announced as unmapped have kept them. Of

@@ -320,3 +320,23 @@ fn a_place_that_is_never_given_up_is_taken() {
 
 mod forks;
 mod threads;
+
+/// What is put back keeps its place before what was read with it, and tells of what comes after it.
+#[test]
+fn what_is_put_back_comes_first_again_when_no_event_is_missing() {
+    let mut order = Order::default();
+    let (gone, comes) = (removed(PLACE, true), moved(SOURCE, PLACE.start));
+    let read = batch(vec![gone.clone(), comes.clone()], Sequence::AsDone);
+    order.receive(read, Time::ZERO);
+    let armed = RangeSet::default();
+    let next = |order: &mut Order, changing: bool| order.next(&armed, || changing, |_| Some(false));
+    assert_eq!(next(&mut order, true), Some(gone.clone()));
+    assert!(order.brings_to(range(13, 4)) && !order.brings_to(range(14, 4)));
+    order.put_back(gone.clone());
+    assert_eq!(next(&mut order, true), None);
+    assert!(order.has_waiting() && order.brings_to(PLACE));
+    assert_eq!(next(&mut order, false), Some(gone));
+    assert!(order.brings_to(PLACE));
+    assert!(next(&mut order, false).is_some_and(|message| message.is_move()));
+    assert!(!order.brings_to(PLACE) && next(&mut order, false).is_none());
+}

@@ -191,6 +191,30 @@ impl Residency {
         Ok(ranges.ranges().collect())
     }
 
+    /// A page of a range that has no content here and a mark.
+    pub(super) fn marked_in(&self, range: PageRange) -> Option<PageNumber> {
+        if !self.can_scan {
+            let is_marked = |entry| entry & abi::PAGEMAP_SWAPPED != 0 && !has_content(entry);
+            return self.read_entries(range, is_marked).ok()?.first().copied();
+        }
+        let mut region = abi::PageRegion::default();
+        let mut scan = abi::PagemapScan {
+            size: size_of::<abi::PagemapScan>() as u64,
+            start: range.start.address(),
+            end: range.end().address(),
+            vec: (&raw mut region) as u64,
+            vec_len: 1,
+            max_pages: 1,
+            category_mask: SWAPPED,
+            category_inverted: abi::PAGE_IS_WRITTEN,
+            return_mask: abi::PAGE_IS_SWAPPED,
+            ..abi::PagemapScan::default()
+        };
+        // SAFETY: the kernel writes at most one entry into `region`, and `walk_end`.
+        let found = unsafe { rustix::ioctl::ioctl(self.pagemap.as_fd(), Scan(&mut scan)) }.ok()?;
+        (found > 0).then(|| PageNumber::containing(region.start))
+    }
+
     /// Adds pages of a range that are in swap to those from `first` on, which are in order.
     fn with_swapped(
         &self,

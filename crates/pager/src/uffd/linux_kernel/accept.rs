@@ -5,6 +5,7 @@ use super::child::Child;
 use super::events::next_space;
 use super::ranges::Ranges;
 use super::space::Space;
+use super::undone::Happened;
 use crate::uffd::agent::now;
 use crate::uffd::message::{Message, Newborn};
 use crate::{Incoming, Kernel, PageRange, SpaceEvent, SpaceId, SpacePage, order};
@@ -41,7 +42,14 @@ impl LinuxKernel {
             let Some(message) = order.next(&space.ranges.armed, is_changing, is_registered) else {
                 break;
             };
-            self.accept(id, message, incoming);
+            match self.has_happened(id, &message, &order) {
+                Happened::Yes => self.accept(id, message, incoming),
+                Happened::No => {}
+                Happened::Unknown => {
+                    order.put_back(message);
+                    break;
+                }
+            }
         }
         if let Some(space) = self.space_mut(id) {
             let is_waited_for = order.expects_echoes() || space.survey.is_some();

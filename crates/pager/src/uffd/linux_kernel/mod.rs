@@ -20,6 +20,7 @@ mod rss;
 mod space;
 mod survey;
 mod thread_blocks;
+mod undone;
 
 use super::context::OpenError;
 use super::dropper::{Dropper, StartTask};

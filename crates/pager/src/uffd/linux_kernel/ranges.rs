@@ -76,14 +76,11 @@ impl Ranges {
     /// The pager takes charge of a range. Returns the parts of it in which it knows of no page that
     /// is there, because they were dropped.
     pub(super) fn hold(&mut self, range: PageRange) -> Vec<PageRange> {
-        let mut kept = RangeSet::new();
-        for part in self.dropped.missing_from(range) {
-            kept.insert(part);
-        }
+        let dropped = self.dropped.common_with(range);
         self.dropped.remove(range);
         self.charged.insert(range);
         self.armed.insert(range);
-        kept.missing_from(range)
+        dropped
     }
 }
 

@@ -1,6 +1,7 @@
 //! Kinds of memory that cannot leave as others do.
 
-use crate::ground::{Case, Failure, Ground, Outcome, call, check, ensure, fill, outcome};
+use crate::forked::{fork, reap};
+use crate::ground::{Case, Checked, Failure, Ground, Outcome, call, check, ensure, fill, outcome};
 use legato_base::PAGE_SIZE;
 use legato_test_programs::{Arena, WORDS};
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,6 +10,8 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("sealed-pages", sealed_pages),
     ("sealed-pages-to-read", sealed_pages_to_read),
     ("droppable-pages", droppable_pages),
+    ("seal-that-refuses-an-unmapping", seal_that_refuses),
+    ("limit-that-refuses-a-mapping", limit_that_refuses),
 ];
 
 /// Of a cache of 16 MiB half.
@@ -61,6 +64,73 @@ fn sealed_pages_to_read(ground: &Ground) -> Result<Outcome, Failure> {
     let refused = outcome!(munmap(region.address(0), region.length()));
     ensure!(refused == Err(libc::EPERM), "munmap: {refused:?}");
     Ok(Outcome::Passed)
+}
+
+/// The kernel tells a userfaultfd of an unmapping before it knows that it is refused.
+fn seal_that_refuses(ground: &Ground) -> Result<Outcome, Failure> {
+    let region = Box::leak(Box::new(Arena::new(64)?));
+    fill(region, 1);
+    let last = region.address(region.pages() - 1);
+    match outcome!(syscall(libc::SYS_mseal, last, PAGE_SIZE, 0)) {
+        Err(libc::ENOSYS) => return Ok(NO_SEALS),
+        sealed => ensure!(sealed == Ok(0), "mseal: {sealed:?}"),
+    }
+    let refused = || {
+        let unmapped = outcome!(munmap(region.address(0), region.length()));
+        ensure!(unmapped == Err(libc::EPERM), "munmap: {unmapped:?}");
+        let mapped = map_over(region);
+        ensure!(mapped == Err(libc::EPERM), "mmap: {mapped:?}");
+        check(region, 1)
+    };
+    ground.evict_range(region.address(0), region.length() - PAGE_SIZE)?;
+    reap(fork("child", refused)?)?;
+    refused()?;
+    ground.evict_range(region.address(0), region.length() - PAGE_SIZE)?;
+    let threads: Vec<Checked> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(refused)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|checked| checked.unwrap_or(Ok(()))).collect()
+    });
+    threads.into_iter().collect::<Checked>()?;
+    // What is really unmapped is gone.
+    let part = region.address(0);
+    call!(munmap(part, 32 * PAGE_SIZE))?;
+    let absent = outcome!(madvise(part, PAGE_SIZE, libc::MADV_NORMAL));
+    ensure!(absent == Err(libc::ENOMEM), "after munmap: {absent:?}");
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    call!(mmap(part, 32 * PAGE_SIZE, protection, flags, -1, 0))?;
+    for page in 0..32 {
+        region.check(page, 0)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// As above, with all memory that a process may have.
+fn limit_that_refuses(ground: &Ground) -> Result<Outcome, Failure> {
+    let region = ground.far_region(64)?;
+    let few = libc::rlimit {
+        rlim_cur: 1 << 20,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    let mut before = few;
+    call!(getrlimit(libc::RLIMIT_AS, &raw mut before))?;
+    call!(setrlimit(libc::RLIMIT_AS, &raw const few))?;
+    let mapped = map_over(&region);
+    call!(setrlimit(libc::RLIMIT_AS, &raw const before))?;
+    ensure!(mapped == Err(libc::ENOMEM), "mmap: {mapped:?}");
+    check(&region, 1)?;
+    fill(&region, 2);
+    ground.evict(&region)?;
+    check(&region, 2)?;
+    Ok(Outcome::Passed)
+}
+
+fn map_over(region: &Arena) -> Result<usize, i32> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let address = region.address(0);
+    outcome!(mmap(address, region.length(), protection, flags, -1, 0))
 }
 
 /// Memory that may be dropped at any time (MAP_DROPPABLE, from Linux 6.11), more of it than there may be: each page
