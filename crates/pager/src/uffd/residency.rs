@@ -20,13 +20,29 @@ const ENTRIES: usize = 4096;
 const ENTRY_SIZE: usize = size_of::<u64>();
 /// Of a scan.
 const NO_LIMIT: u64 = 0;
-/// A scan looks for pages that have all of these categories.
-const PRESENT: u64 = abi::PAGE_IS_PRESENT;
+const PRESENT: Categories = Categories::all(abi::PAGE_IS_PRESENT);
 /// Swapped out and write-protected is a marked page, which has no content here
 /// (`Userfaultfd::mark`).
-const SWAPPED: u64 = abi::PAGE_IS_SWAPPED | abi::PAGE_IS_WRITTEN;
+const SWAPPED: Categories = Categories::all(abi::PAGE_IS_SWAPPED | abi::PAGE_IS_WRITTEN);
+const MARKED: Categories = Categories {
+    with: abi::PAGE_IS_SWAPPED,
+    without: abi::PAGE_IS_WRITTEN,
+};
 /// An address that every process has, mapped or not: to see whether the kernel can scan.
 const ANY_PAGE: PageRange = PageRange::new(PageNumber(0x100), 1);
+
+/// Pages that PAGEMAP_SCAN is to find: those that are in all of some categories, and in none of others.
+#[derive(Clone, Copy, Debug)]
+struct Categories {
+    with: u64,
+    without: u64,
+}
+
+impl Categories {
+    const fn all(with: u64) -> Self {
+        Self { with, without: 0 }
+    }
+}
 
 /// Descriptors on a process's `/proc` files.
 #[derive(Debug)]
@@ -49,7 +65,7 @@ impl Residency {
             statm: open_in(&directory, "statm")?,
             directory,
         };
-        residency.can_scan = may_scan && residency.scan(ANY_PAGE, abi::PAGE_IS_PRESENT).is_ok();
+        residency.can_scan = may_scan && residency.scan(ANY_PAGE, PRESENT).is_ok();
         // Without either, pages that were resident before could never leave.
         residency.pages_in(ANY_PAGE)?;
         Ok(residency)
@@ -197,22 +213,9 @@ impl Residency {
             let is_marked = |entry| entry & abi::PAGEMAP_SWAPPED != 0 && !has_content(entry);
             return self.read_entries(range, is_marked).ok()?.first().copied();
         }
-        let mut region = abi::PageRegion::default();
-        let mut scan = abi::PagemapScan {
-            size: size_of::<abi::PagemapScan>() as u64,
-            start: range.start.address(),
-            end: range.end().address(),
-            vec: (&raw mut region) as u64,
-            vec_len: 1,
-            max_pages: 1,
-            category_mask: SWAPPED,
-            category_inverted: abi::PAGE_IS_WRITTEN,
-            return_mask: abi::PAGE_IS_SWAPPED,
-            ..abi::PagemapScan::default()
-        };
-        // SAFETY: the kernel writes at most one entry into `region`, and `walk_end`.
-        let found = unsafe { rustix::ioctl::ioctl(self.pagemap.as_fd(), Scan(&mut scan)) }.ok()?;
-        (found > 0).then(|| PageNumber::containing(region.start))
+        let mut found = Vec::new();
+        self.scan_some(range, MARKED, 1, &mut found).ok()?;
+        found.first().map(|marked| marked.start)
     }
 
     /// Adds pages of a range that are in swap to those from `first` on, which are in order.
@@ -268,7 +271,7 @@ impl Residency {
     /// these pages: they only leave first, as any page may, and come back as they were.
     pub(super) fn zero_mapped(&self, range: PageRange) -> Result<Vec<PageNumber>, Errno> {
         if self.can_scan {
-            return self.scan(range, abi::PAGE_IS_PFNZERO);
+            return self.scan(range, Categories::all(abi::PAGE_IS_PFNZERO));
         }
         let mask = abi::PAGEMAP_PRESENT | abi::PAGEMAP_EXCLUSIVE;
         self.read_entries(range, |entry| entry & mask == abi::PAGEMAP_PRESENT)
@@ -304,12 +307,16 @@ impl Residency {
         Ok(found)
     }
 
-    fn scan(&self, range: PageRange, categories: u64) -> Result<Vec<PageNumber>, Errno> {
+    fn scan(&self, range: PageRange, categories: Categories) -> Result<Vec<PageNumber>, Errno> {
         let found = self.scan_ranges(range, categories)?;
         Ok(found.into_iter().flat_map(pages_of).collect())
     }
 
-    fn scan_ranges(&self, range: PageRange, categories: u64) -> Result<Vec<PageRange>, Errno> {
+    fn scan_ranges(
+        &self,
+        range: PageRange,
+        categories: Categories,
+    ) -> Result<Vec<PageRange>, Errno> {
         let mut found = Vec::new();
         let mut at = range.start;
         while at < range.end() {
@@ -323,7 +330,7 @@ impl Residency {
     fn scan_some(
         &self,
         range: PageRange,
-        categories: u64,
+        Categories { with, without }: Categories,
         max_pages: u64,
         into: &mut Vec<PageRange>,
     ) -> Result<PageNumber, Errno> {
@@ -335,8 +342,9 @@ impl Residency {
             vec: regions.as_mut_ptr() as u64,
             vec_len: REGIONS as u64,
             max_pages,
-            category_mask: categories,
-            return_mask: categories,
+            category_mask: with | without,
+            category_inverted: without,
+            return_mask: with,
             ..abi::PagemapScan::default()
         };
         // SAFETY: the kernel writes at most vec_len entries into `regions` and `walk_end`.
