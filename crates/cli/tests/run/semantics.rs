@@ -190,6 +190,12 @@ fn m18_an_unmapping_that_the_kernel_refuses_takes_nothing() {
     ]);
 }
 
+/// Lost: a thread, which waited without end for a page of what its locked memory had grown by.
+#[test]
+fn m20_locked_memory_that_grows_while_it_moves() {
+    holds(&["remap-moves-locked"]);
+}
+
 #[test]
 fn m15_memory_that_cannot_leave_as_other_does() {
     holds(&["sealed-pages", "sealed-pages-to-read", "droppable-pages"]);

@@ -10,6 +10,8 @@ pub enum Message<C> {
     Fault {
         page: PageNumber,
         protected: bool,
+        /// The thread, as it calls itself (gettid(2)). 0 if the kernel does not say.
+        thread: u32,
     },
     Forked {
         child: C,

@@ -287,7 +287,7 @@ impl<C> Order<C> {
     }
 
     /// True if so much waits that nothing waits any longer.
-    pub fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX
     }
 

@@ -33,6 +33,7 @@ fn fault(page: u64) -> Message {
     Message::Fault {
         page: PageNumber(page),
         protected: false,
+        thread: 0,
     }
 }
 
@@ -321,7 +322,7 @@ fn a_place_that_is_never_given_up_is_taken() {
 mod forks;
 mod threads;
 
-/// What is put back keeps its place before what was read with it, and tells of what comes after it.
+/// A message that is put back keeps its place before what was read with it, and tells of what comes after it.
 #[test]
 fn what_is_put_back_comes_first_again_when_no_event_is_missing() {
     let mut order = Order::default();

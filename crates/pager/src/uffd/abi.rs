@@ -13,6 +13,7 @@ pub(super) const FEATURE_EVENT_FORK: u64 = 1 << 1;
 pub(super) const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 pub(super) const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
 pub(super) const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+pub(super) const FEATURE_THREAD_ID: u64 = 1 << 8;
 pub(super) const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
 pub(super) const FEATURE_POISON: u64 = 1 << 14;
 pub(super) const FEATURE_WP_ASYNC: u64 = 1 << 15;

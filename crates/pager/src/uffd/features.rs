@@ -16,6 +16,7 @@ pub(super) const REQUIRED: u64 = abi::FEATURE_EVENT_FORK
 const OPTIONAL: u64 = abi::FEATURE_MOVE
     | abi::FEATURE_PAGEFAULT_FLAG_WP
     | abi::FEATURE_POISON
+    | abi::FEATURE_THREAD_ID
     | abi::FEATURE_WP_UNPOPULATED;
 
 /// The kernel lacks something.

@@ -38,7 +38,9 @@ impl HeldMemory {
         }
         for message in messages {
             match message {
-                Message::Fault { page, protected } => {
+                Message::Fault {
+                    page, protected, ..
+                } => {
                     // Whatever cannot be done now is announced again by whoever waits.
                     let _ = self.context.unmark(page.address(), PAGE_SIZE as u64);
                     if !protected {

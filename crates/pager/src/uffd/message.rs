@@ -41,6 +41,7 @@ impl Message {
             0x12 => Some(Self::Fault {
                 page: PageNumber::containing(word(1)),
                 protected: word(0) & abi::PAGEFAULT_FLAG_WP != 0,
+                thread: word(2) as u32,
             }),
             0x13 => {
                 let fd = i32::try_from(word(0) & 0xFFFF_FFFF).ok()?;

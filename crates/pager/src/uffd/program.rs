@@ -81,6 +81,16 @@ impl Thread {
         self.id == self.process
     }
 
+    /// What the thread calls itself: its id in the innermost namespace that it is in (NSpid of
+    /// proc_pid_status(5)). None if it is gone.
+    pub(super) fn own_id(self) -> Option<u32> {
+        let status = self.file("status")?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("NSpid:"))?;
+        line.split_ascii_whitespace().last()?.parse().ok()
+    }
+
     /// The beginning of a file of the thread in /proc. None if the thread is gone.
     pub(super) fn file(self, name: &str) -> Option<String> {
         let [process, id] = [self.process, self.id].map(Pid::as_raw_pid);
@@ -118,11 +128,11 @@ pub(super) fn numbers_in(directory: &str) -> impl Iterator<Item = Pid> + use<> {
         .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str().ok()?.parse().ok()?))
 }
 
-/// The first 512 bytes of a file in /proc, or all if it is shorter. None if it is not there.
+/// The first 4096 bytes of a file in /proc, or all if it is shorter. None if it is not there.
 pub(super) fn beginning_of(path: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let mut bytes = [0u8; 512];
+    let mut bytes = [0u8; 4096];
     let length = rustix::io::read(&file, &mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }

@@ -113,14 +113,8 @@ impl Residency {
         let mut reader = FlagReader::default();
         let mut bytes = Vec::new();
         let mut buffer = alloc::vec![0u8; 64 << 10];
-        loop {
-            match rustix::io::read(&file, &mut buffer) {
-                // The last line ends as all others do.
-                Ok(0) => return Some(()),
-                Ok(length) => bytes.extend_from_slice(&buffer[..length]),
-                Err(Errno::INTR) => {}
-                Err(_) => return None,
-            }
+        while let more @ 1.. = read_some(&file, &mut buffer)? {
+            bytes.extend_from_slice(&buffer[..more]);
             let whole = bytes
                 .iter()
                 .rposition(|&byte| byte == b'\n')
@@ -133,19 +127,16 @@ impl Residency {
             }
             bytes.drain(..whole);
         }
+        // The last line ends as all others do.
+        Some(())
     }
 
     fn text(&self, name: &str) -> Option<String> {
         let file = open_in(&self.directory, name).ok()?;
         let mut bytes = Vec::new();
         let mut buffer = alloc::vec![0u8; 64 << 10];
-        loop {
-            match rustix::io::read(&file, &mut buffer) {
-                Ok(0) => break,
-                Ok(length) => bytes.extend_from_slice(&buffer[..length]),
-                Err(Errno::INTR) => {}
-                Err(_) => return None,
-            }
+        while let more @ 1.. = read_some(&file, &mut buffer)? {
+            bytes.extend_from_slice(&buffer[..more]);
         }
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -361,6 +352,11 @@ impl Residency {
 
 fn pages_of(range: PageRange) -> impl Iterator<Item = PageNumber> {
     (range.start.0..range.end().0).map(PageNumber)
+}
+
+/// Reads on. 0 at the end.
+fn read_some(file: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
+    rustix::io::retry_on_intr(|| rustix::io::read(file, &mut *buffer)).ok()
 }
 
 fn open_in(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {

@@ -95,6 +95,7 @@ impl SimKernel {
         let faults = place.faults.drain(..).map(|page| Message::Fault {
             page: PageNumber(page),
             protected: false,
+            thread: 0,
         });
         let mut messages: Vec<_> = faults.collect();
         let faults_only = !messages.is_empty() && self.happens(FAULTS_ONLY_EVERY);

@@ -310,6 +310,7 @@ impl Hand {
             let Message::Fault {
                 page,
                 protected: false,
+                ..
             } = message
             else {
                 strays.push(message);

@@ -84,6 +84,7 @@ impl LinuxKernel {
             Message::Fault {
                 page,
                 protected: true,
+                ..
             } => {
                 self.end_protection(space, page);
                 incoming.written.push(SpacePage::new(space, page));
@@ -91,6 +92,7 @@ impl LinuxKernel {
             Message::Fault {
                 page,
                 protected: false,
+                ..
             } => incoming.faults.push(SpacePage::new(space, page)),
             Message::Forked { child } => {
                 let Newborn {

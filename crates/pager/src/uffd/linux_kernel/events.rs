@@ -38,6 +38,7 @@ impl LinuxKernel {
             let mine: Vec<(SpaceId, Message)> = mine;
             for (_, message) in mine {
                 let mut batch = Batch::from(message);
+                self.leave_new_parts_to_kernel(space, &mut batch.messages);
                 batch.sequence = self.sequence_of(space, &batch);
                 self.ask_children(space, &mut batch);
                 self.receive(space, batch);
@@ -86,6 +87,7 @@ impl LinuxKernel {
                 _ => ready.sequence,
             };
         }
+        self.leave_new_parts_to_kernel(space, &mut batch.messages);
         self.ask_children(space, &mut batch);
         batch
     }

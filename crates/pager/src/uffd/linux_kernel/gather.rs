@@ -175,11 +175,7 @@ impl LinuxKernel {
         }
         let count = count_announced(&threads).max(1);
         // Whoever announces something from here on is behind those that were counted.
-        let moves = |thread: &Thread| {
-            let call = thread.file("syscall").unwrap_or_default();
-            call.split_ascii_whitespace().next() == Some(MREMAP)
-        };
-        (!threads.iter().any(moves)).then_some(Ready {
+        (!threads.iter().any(is_in_mremap)).then_some(Ready {
             count,
             ..Ready::AT_ONCE
         })
@@ -200,8 +196,14 @@ impl LinuxKernel {
     }
 }
 
-/// Number of a system call, in proc_pid_syscall(5).
-const MREMAP: &str = "25";
+fn is_in_mremap(thread: &Thread) -> bool {
+    thread.file("syscall").is_some_and(|call| is_mremap(&call))
+}
+
+/// Is it this system call, in proc_pid_syscall(5)?
+pub(super) fn is_mremap(call: &str) -> bool {
+    call.split_ascii_whitespace().next() == Some("25")
+}
 
 /// Announcements that wait to be read, as far as can be seen (proc_pid_wchan(5)).
 fn count_announced(threads: &[Thread]) -> usize {

@@ -9,6 +9,7 @@ mod events;
 mod fork;
 mod frames;
 mod gather;
+mod grown;
 mod kernel;
 mod newborn;
 mod own;

@@ -3,6 +3,7 @@
 use super::accept::{Batch, Order};
 use super::dropped::Dropping;
 use super::gather::Gathering;
+use super::grown::Growing;
 use super::ranges::Ranges;
 use super::refused::Refused;
 use super::survey::Survey;
@@ -28,6 +29,8 @@ pub(in crate::uffd) struct Space {
     pub(super) order: Order,
     /// What is to be read when it is all there.
     pub(super) gathering: Option<Gathering>,
+    /// What the kernel is populating before it has announced the move there.
+    pub(super) growing: Growing,
     /// What was found and is not in the pager's charge yet.
     pub(super) survey: Option<Survey>,
     /// Who may have been dropping something when that was last noted.
@@ -45,6 +48,7 @@ impl Space {
             thread_blocks: ThreadBlocks::default(),
             order: Order::default(),
             gathering: None,
+            growing: Growing::default(),
             survey: None,
             dropping: None,
         }
@@ -72,6 +76,7 @@ impl Space {
         if let Some(survey) = &mut self.survey {
             survey.follow(&batch.messages);
         }
+        self.growing.follow(&batch.messages);
         self.order.receive(batch, now);
     }
 

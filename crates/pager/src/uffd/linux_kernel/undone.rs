@@ -41,28 +41,26 @@ impl LinuxKernel {
         let page = PageRange::new(page, 1);
         match space.map(|space| space.context.is_registered(page)) {
             Some(Ok(true)) if !order.brings_to(range) => Happened::No,
-            Some(Err(_)) if !order.is_full() => Happened::Unknown,
+            Some(Err(_)) => Happened::Unknown,
             _ => Happened::Yes,
         }
     }
 
     /// A page of a range that looks as if it were far still.
     fn far_page_left_in(&self, id: SpaceId, range: PageRange) -> Option<PageNumber> {
-        let armed = &self.space(id)?.ranges.armed;
-        if !self.features.can_mark() || !armed.overlaps(range) {
+        if !self.features.can_mark() {
             return None;
         }
+        let armed = self.space(id)?.ranges.armed.common_with(range);
+        let first = armed.first()?.start;
         let mut unmarked = self.unmarked.iter().filter(|(of, _)| *of == id);
         if let Some((_, unmarked)) = unmarked.find(|(_, unmarked)| unmarked.overlaps(range)) {
             return Some(unmarked.start.max(range.start));
         }
         match self.residency_of(id) {
-            Some(residency) => {
-                let mut parts = armed.common_with(range).into_iter();
-                parts.find_map(|part| residency.marked_in(part))
-            }
+            Some(residency) => armed.iter().find_map(|&part| residency.marked_in(part)),
             // Nobody is there yet who could look.
-            None => armed.common_with(range).first().map(|part| part.start),
+            None => Some(first),
         }
     }
 }

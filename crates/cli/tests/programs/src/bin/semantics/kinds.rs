@@ -14,7 +14,7 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("limit-that-refuses-a-mapping", limit_that_refuses),
 ];
 
-/// Of a cache of 16 MiB half.
+/// Half of a cache of 16 MiB.
 const PAGES: u64 = 2048;
 
 /// mseal(2), from Linux 6.10 on. Sealed memory stays until the process ends.

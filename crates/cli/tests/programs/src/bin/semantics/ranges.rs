@@ -9,6 +9,7 @@ use legato_test_programs::{Arena, WORDS};
 pub(crate) const CASES: &[(&str, Case)] = &[
     ("remap-grows-in-place", remap_grows_in_place),
     ("remap-moves", remap_moves),
+    ("remap-moves-locked", remap_moves_locked),
     ("remap-fixed-over-far", remap_fixed_over_far),
     ("remap-leaves-the-old", remap_leaves_the_old),
     ("remap-a-part", remap_a_part),
@@ -102,6 +103,35 @@ fn remap_moves(ground: &Ground) -> Result<Outcome, Failure> {
     ground.evict_range(moved, 3 * LENGTH)?;
     check_at(moved, 0, 3 * PAGES, 2)?;
     call!(munmap(moved, 3 * LENGTH))?;
+    call!(munmap(wall, PAGE_SIZE))?;
+    Ok(Outcome::Passed)
+}
+
+/// Locked memory that grows while it moves: the kernel populates the new part in the middle of the call.
+fn remap_moves_locked(ground: &Ground) -> Result<Outcome, Failure> {
+    let region = forget(ground.far_region(PAGES + 1)?);
+    let wall = region.wrapping_byte_add(LENGTH);
+    call!(mprotect(wall, PAGE_SIZE, libc::PROT_READ))?;
+    call!(mlock(region, LENGTH))?;
+    let moved = call!(mremap(region, LENGTH, 2 * LENGTH, MAYMOVE))? as *mut libc::c_void;
+    ensure!(moved != region, "it did not move");
+    check_at(moved, 0, PAGES, 1)?;
+    check_at(moved.wrapping_byte_add(LENGTH), 0, PAGES, 0)?;
+    fill_at(moved, 2 * PAGES, 2);
+    // The new part comes to where far pages were.
+    let target = forget(ground.far_region(4 * PAGES)?);
+    fill_at(target, 4 * PAGES, 3);
+    ground.evict_range(target, 4 * LENGTH)?;
+    let flags = MAYMOVE | FIXED;
+    call!(mremap(moved, 2 * LENGTH, 3 * LENGTH, flags, target))?;
+    check_at(target, 0, 2 * PAGES, 2)?;
+    check_at(target.wrapping_byte_add(2 * LENGTH), 0, PAGES, 0)?;
+    check_at(target.wrapping_byte_add(3 * LENGTH), 3 * PAGES, PAGES, 3)?;
+    fill_at(target, 4 * PAGES, 4);
+    call!(munlock(target, 3 * LENGTH))?;
+    ground.evict_range(target, 4 * LENGTH)?;
+    check_at(target, 0, 4 * PAGES, 4)?;
+    call!(munmap(target, 4 * LENGTH))?;
     call!(munmap(wall, PAGE_SIZE))?;
     Ok(Outcome::Passed)
 }
