@@ -129,7 +129,7 @@ impl<K: Kernel> Pager<K> {
         }
         // Later, when the device, the lock or the protection may be gone. Not at once: each try
         // costs as much as moving a page, and a queue of such pages would take all of the time.
-        self.candidates.set_aside(failed);
+        self.set_aside(failed);
     }
 
     /// True if only the kernel knows the page's content.

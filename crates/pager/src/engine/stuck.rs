@@ -2,22 +2,58 @@
 
 use super::{Pager, PagerEvent, Stuck};
 use crate::Kernel;
+use crate::replacement::Queued;
 use legato_base::timeouts::{FAR_MEMORY, Patience, STARVATION, STARVATION_SHARED};
 use legato_base::{Bytes, Duration, Time};
 
 /// Pages that could not leave are tried again so often.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// And so many of them take their turn again among the others, unless threads wait and there are no
-/// others: a try in vain is not free, and whoever has much locked memory shall not spend all of its time on it.
+/// others.
 const TRIED_MAX: usize = 1024;
+/// As many at least, so that it shows when they can leave again.
+const TRIED_MIN: usize = 16;
 /// Memory is stuck if nothing can leave so many times in a row. Devices hold pages for less.
 const TIMES_IN_VAIN: u32 = 5;
+
+/// How many pages that could not leave are tried again at a time. A try in vain costs up to a tenth of a
+/// millisecond: whoever has much locked memory shall not spend all of its time on it.
+#[derive(Debug)]
+struct Tries {
+    next: usize,
+    /// Pages that could not leave since the last time.
+    failed: usize,
+}
+
+impl Default for Tries {
+    fn default() -> Self {
+        Self {
+            next: TRIED_MAX,
+            failed: 0,
+        }
+    }
+}
+
+impl Tries {
+    /// Half as many as the last time if most were in vain, and otherwise twice as many.
+    fn next(&mut self) -> usize {
+        let is_in_vain = core::mem::take(&mut self.failed) > self.next / 2;
+        let next = if is_in_vain {
+            self.next / 2
+        } else {
+            self.next * 2
+        };
+        self.next = next.clamp(TRIED_MIN, TRIED_MAX);
+        self.next
+    }
+}
 
 /// What cannot leave, and who waits for that.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     /// When pages are tried again that could not leave.
     retry_at: Time,
+    tries: Tries,
     /// How often in a row nothing could leave, although more was local than there may be.
     times_in_vain: u32,
     /// Threads have waited since then.
@@ -28,6 +64,12 @@ pub(super) struct Shortage {
 }
 
 impl<K: Kernel> Pager<K> {
+    /// A page that was chosen could not leave.
+    pub(super) fn set_aside(&mut self, failed: Queued) {
+        self.shortage.tries.failed += 1;
+        self.candidates.set_aside(failed);
+    }
+
     /// What could not leave a while ago may be able to now.
     pub(super) fn retry_unmovable(&mut self, now: Time) {
         if now < self.shortage.retry_at {
@@ -42,7 +84,7 @@ impl<K: Kernel> Pager<K> {
             0
         };
         if self.waiting.stalled.is_empty() || self.pages_to_spare() > 0 {
-            self.candidates.take_back(TRIED_MAX);
+            self.candidates.take_back(self.shortage.tries.next());
             return;
         }
         // Themselves, and not what else would be chosen in their place: that is the rest of the working set.
@@ -114,5 +156,25 @@ impl<K: Kernel> Pager<K> {
         } else {
             PagerEvent::NothingToEvict(self.stuck_memory())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_are_tried_while_they_fail_and_more_when_they_leave() {
+        let mut tries = Tries::default();
+        let mut next = |failed| {
+            tries.failed = failed;
+            tries.next()
+        };
+        assert_eq!(
+            [next(0), next(1024), next(512), next(512)],
+            [1024, 512, 256, 128]
+        );
+        assert_eq!([next(128), next(64), next(32), next(16)], [64, 32, 16, 16]);
+        assert_eq!([next(8), next(0), next(2)], [32, 64, 128]);
     }
 }

@@ -72,6 +72,9 @@ impl LinuxKernel {
                 .then(|| self.gather(space))
                 .flatten()
         };
+        if ready.is_some() {
+            self.take_new_parts_back(space);
+        }
         if let (Some(ready), Some(Space { context, .. })) = (ready, self.space(space)) {
             let messages = &mut batch.messages;
             if quiet.is_none() && ready.sequence == Sequence::Simultaneous {

@@ -3,7 +3,8 @@
 //! The kernel populates the new part before it announces the move (`mm_populate` in mm/mremap.c), and lets
 //! no page in before that announcement was read. The thread would wait for ever. So the
 //! new part is taken out of the registration, by which the kernel fills it with zeros as it does any
-//! memory: nothing was ever there. It is found as new memory is.
+//! memory: nothing was ever there. When the move is announced it is registered again, and found as new
+//! memory is.
 //!
 //! Everything depends on telling that part from what was moved, whose pages have content and may be far.
 //! Another thread may touch those before the move is announced. Only the thread that is in the call is
@@ -129,6 +130,23 @@ impl LinuxKernel {
             return None;
         }
         Some(space.growing.rest_from(page, &growth))
+    }
+
+    /// Registers what the kernel has populated again, before the thread goes on that waits until its move is read:
+    /// otherwise it would find two mappings where it has asked for one.
+    pub(super) fn take_new_parts_back(&self, id: SpaceId) {
+        let Some(space) = self.space(id) else {
+            return;
+        };
+        for part in &space.growing.0 {
+            let (start, length) = (part.start.address(), part.count << PAGE_SHIFT);
+            // If it fails the mapping is gone.
+            // SAFETY: what is missing there was never written, and is answered with zeros.
+            let _ = unsafe {
+                let protectable = self.features.can_protect();
+                space.context.register(start, length, protectable)
+            };
+        }
     }
 
     /// False if it is not what it was taken for.

@@ -115,6 +115,16 @@ fn remap_moves_locked(ground: &Ground) -> Result<Outcome, Failure> {
     call!(mlock(region, LENGTH))?;
     let moved = call!(mremap(region, LENGTH, 2 * LENGTH, MAYMOVE))? as *mut libc::c_void;
     ensure!(moved != region, "it did not move");
+    // At once: it is one mapping.
+    let place = forget(ground.region(2 * PAGES)?);
+    call!(mremap(
+        moved,
+        2 * LENGTH,
+        2 * LENGTH,
+        MAYMOVE | FIXED,
+        place
+    ))?;
+    let moved = place;
     check_at(moved, 0, PAGES, 1)?;
     check_at(moved.wrapping_byte_add(LENGTH), 0, PAGES, 0)?;
     fill_at(moved, 2 * PAGES, 2);
