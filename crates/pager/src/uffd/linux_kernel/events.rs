@@ -38,7 +38,8 @@ impl LinuxKernel {
             let mine: Vec<(SpaceId, Message)> = mine;
             for (_, message) in mine {
                 let mut batch = Batch::from(message);
-                self.leave_new_parts_to_kernel(space, &mut batch.messages);
+                let is_changing = self.is_changing_in(space);
+                self.leave_new_parts_to_kernel(space, &mut batch.messages, is_changing);
                 batch.sequence = self.sequence_of(space, &batch);
                 self.ask_children(space, &mut batch);
                 self.receive(space, batch);
@@ -54,10 +55,11 @@ impl LinuxKernel {
     fn read_from(&mut self, space: SpaceId) -> Batch {
         let mut batch = Batch::default();
         let is_contested = |space: &Space| space.order.is_contested(now());
+        let is_changing = self.is_changing_in(space);
         let quiet = if self.space(space).is_some_and(is_contested) {
             None
         } else {
-            self.look_for_moves(space)
+            self.look_for_moves(space, is_changing)
         };
         let ready = if let Some(ready) = quiet {
             Some(ready)
@@ -90,7 +92,7 @@ impl LinuxKernel {
                 _ => ready.sequence,
             };
         }
-        self.leave_new_parts_to_kernel(space, &mut batch.messages);
+        self.leave_new_parts_to_kernel(space, &mut batch.messages, is_changing);
         self.ask_children(space, &mut batch);
         batch
     }
@@ -214,6 +216,12 @@ impl LinuxKernel {
         self.space(id)
             .is_some_and(|space| space.order.has_waiting())
             || backlog.any(|(of, message)| *of == id && message.is_change())
+    }
+
+    /// True while an event of a space that somebody waits with has not been read.
+    fn is_changing_in(&self, id: SpaceId) -> bool {
+        self.space(id)
+            .is_some_and(|space| space.context.is_changing())
     }
 
     /// True if [`Self::read_messages`] has something to do already. What waits until no event is missing waits

@@ -155,10 +155,10 @@ impl LinuxKernel {
 
     /// What may be read of a space whose threads have not been seen to move memory. None if one of them
     /// does so now.
-    pub(super) fn look_for_moves(&self, space: SpaceId) -> Option<Ready> {
+    pub(super) fn look_for_moves(&self, space: SpaceId, is_changing: bool) -> Option<Ready> {
         let context = &self.space(space)?.context;
         // What comes meanwhile may be anybody's.
-        if !context.is_changing() {
+        if !is_changing {
             return Some(Ready::AT_ONCE);
         }
         let processes = self.processes_of(space);

@@ -19,29 +19,69 @@ use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
 use rustix::process::Pid;
 
-/// New parts that are being populated, until the moves are announced.
+/// New parts that are being populated, and who may be waiting for a page of one.
 #[derive(Debug, Default)]
-pub(super) struct Growing(Vec<PageRange>);
+pub(super) struct Growing {
+    /// Until the moves are announced.
+    parts: Vec<PageRange>,
+    /// Of each thread the page that it was last said to wait for, since the address space has been changing.
+    waiting: Vec<Waiting>,
+}
+
+/// A page that a message says to be missing, and what the thread that waits for it calls itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    page: PageNumber,
+    thread: u32,
+}
+
+impl Waiting {
+    const fn of(message: &Message) -> Option<Self> {
+        match *message {
+            Message::Fault {
+                page,
+                protected: false,
+                thread,
+            } => Some(Self { page, thread }),
+            _ => None,
+        }
+    }
+}
 
 impl Growing {
     /// The rest of a new part, in which the kernel has come to a page of what `call` asks for.
     ///
     /// It begins with the first page. There are further ones if the agent registers the mapping meanwhile.
     fn rest_from(&mut self, page: PageNumber, call: &Growth) -> PageRange {
-        if let Some(part) = self.0.iter().find(|part| part.contains(page)) {
-            return PageRange::new(page, part.end().0 - page.0);
-        }
-        let part = call
-            .place
-            .unwrap_or_else(|| PageRange::new(page, call.pages));
-        self.0.push(part);
+        let known = self.parts.iter().find(|part| part.contains(page));
+        let part = known.copied().unwrap_or_else(|| {
+            let part = call
+                .place
+                .unwrap_or_else(|| PageRange::new(page, call.pages));
+            self.parts.push(part);
+            part
+        });
         PageRange::new(page, part.end().0 - page.0)
     }
 
     /// Messages were read: the moves that they tell of are over.
     pub(super) fn follow(&mut self, messages: &[Message]) {
         for place in messages.iter().filter_map(Message::arrival) {
-            self.0.retain(|part| part.start != place.end());
+            self.parts.retain(|part| part.start != place.end());
+        }
+    }
+
+    /// No move is on its way.
+    fn forget(&mut self) {
+        self.parts.clear();
+        self.waiting.clear();
+    }
+
+    /// Messages were read.
+    fn note(&mut self, messages: &[Message]) {
+        for waiting in messages.iter().filter_map(Waiting::of) {
+            self.waiting.retain(|other| other.thread != waiting.thread);
+            self.waiting.push(waiting);
         }
     }
 }
@@ -81,55 +121,68 @@ const MREMAP_FIXED: u64 = 2;
 
 impl LinuxKernel {
     /// Takes those faults out of what was read of a space that the kernel serves itself from now on.
-    pub(super) fn leave_new_parts_to_kernel(&mut self, id: SpaceId, messages: &mut Vec<Message>) {
-        let is_missing = |message: &Message| missing(message).is_some();
-        if !messages.iter().any(is_missing) {
-            return;
-        }
-        let Some(space) = self.space(id) else {
+    /// `is_changing` is what the space was before that was read. If it was not, a move may have begun since; then
+    /// it shows at the next reading.
+    pub(super) fn leave_new_parts_to_kernel(
+        &mut self,
+        id: SpaceId,
+        messages: &mut Vec<Message>,
+        is_changing: bool,
+    ) {
+        let Some(space) = self.space_mut(id) else {
             return;
         };
-        if !space.context.is_changing() {
-            // No move is on its way.
-            if let Some(space) = self.space_mut(id) {
-                space.growing = Growing::default();
-            }
+        if !is_changing {
+            space.growing.forget();
+        }
+        space.growing.note(messages);
+        if !is_changing || space.growing.waiting.is_empty() {
             return;
         }
         let processes = self.processes_of(id);
-        let mut index = 0;
-        while index < messages.len() {
-            match self.new_part_at(id, &processes, messages, index) {
-                Some(part) if self.leave_to_kernel(id, part) => drop(messages.remove(index)),
-                _ => index += 1,
+        loop {
+            let growths = self.growths(id, &processes);
+            let Some(space) = self.space_mut(id).filter(|_| !growths.is_empty()) else {
+                return;
+            };
+            // A signal may have ended a thread's wait for its page, and then it waits for another. It waits for
+            // this one if it has announced no other since.
+            let before = messages.len();
+            let _ = space.read_faults(messages);
+            if messages.len() > before {
+                space.growing.note(&messages[before..]);
+                continue;
             }
+            for (waiting, growth) in growths {
+                if growth_waited_for(waiting, &processes) == Some(growth)
+                    && self.leave_to_kernel(id, waiting, &growth)
+                {
+                    messages.retain(|message| Waiting::of(message) != Some(waiting));
+                }
+            }
+            return;
         }
     }
 
-    /// What remains of a new part, if a message says that the kernel has come to this page of it.
-    fn new_part_at(
-        &mut self,
-        id: SpaceId,
-        processes: &[Pid],
-        messages: &mut Vec<Message>,
-        index: usize,
-    ) -> Option<PageRange> {
-        let (page, name) = missing(&messages[index])?;
-        let thread = thread_called(processes, name)?;
-        let growth = growth_waited_for(thread)?;
-        // A signal may have ended the thread's wait for this page, and then it waits for another. It waits for
-        // this one if it has announced no other since.
-        let space = self.space_mut(id)?;
-        space.read_faults(messages).ok()?;
-        let later = messages[index + 1..].iter();
-        let is_last = !later.filter_map(missing).any(|(_, other)| other == name);
-        if !is_last || growth_waited_for(thread) != Some(growth) {
-            return None;
-        }
-        if growth.place.is_some_and(|place| !place.contains(page)) {
-            return None;
-        }
-        Some(space.growing.rest_from(page, &growth))
+    /// Who of those that were read to wait is in a call that adds to a mapping.
+    fn growths(&self, id: SpaceId, processes: &[Pid]) -> Vec<(Waiting, Growth)> {
+        let waiting = self.space(id).map(|space| space.growing.waiting.iter());
+        let waiting = waiting.into_iter().flatten();
+        let growth = |&waiting| Some((waiting, growth_waited_for(waiting, processes)?));
+        waiting.filter_map(growth).collect()
+    }
+
+    /// False if it is not what it was taken for.
+    fn leave_to_kernel(&mut self, id: SpaceId, waiting: Waiting, growth: &Growth) -> bool {
+        let Some(space) = self.space_mut(id) else {
+            return false;
+        };
+        let Growing { waiting: all, .. } = &mut space.growing;
+        all.retain(|&other| other != waiting);
+        let part = space.growing.rest_from(waiting.page, growth);
+        let (start, length) = (part.start.address(), part.count << PAGE_SHIFT);
+        // SAFETY: the mapping has just got this part, and nothing was ever in it.
+        unsafe { space.context.unregister(start, length) }.is_ok()
     }
 
     /// Registers what the kernel has populated again, before the thread goes on that waits until its move is read:
@@ -138,7 +191,7 @@ impl LinuxKernel {
         let Some(space) = self.space(id) else {
             return;
         };
-        for part in &space.growing.0 {
+        for part in &space.growing.parts {
             let (start, length) = (part.start.address(), part.count << PAGE_SHIFT);
             // If it fails the mapping is gone.
             // SAFETY: what is missing there was never written, and is answered with zeros.
@@ -147,28 +200,6 @@ impl LinuxKernel {
                 space.context.register(start, length, protectable)
             };
         }
-    }
-
-    /// False if it is not what it was taken for.
-    fn leave_to_kernel(&self, id: SpaceId, part: PageRange) -> bool {
-        let Some(space) = self.space(id) else {
-            return false;
-        };
-        let (start, length) = (part.start.address(), part.count << PAGE_SHIFT);
-        // SAFETY: the mapping has just got this part, and nothing was ever in it.
-        unsafe { space.context.unregister(start, length) }.is_ok()
-    }
-}
-
-/// The page that a message says to be missing, and the thread that waits for it.
-const fn missing(message: &Message) -> Option<(PageNumber, u32)> {
-    match *message {
-        Message::Fault {
-            page,
-            protected: false,
-            thread,
-        } => Some((page, thread)),
-        _ => None,
     }
 }
 
@@ -183,10 +214,14 @@ fn thread_called(processes: &[Pid], name: u32) -> Option<Thread> {
     })
 }
 
-/// If a thread waits for a page of a new part, what the call adds.
-fn growth_waited_for(thread: Thread) -> Option<Growth> {
+/// If it is a page of a new part that is waited for, what the call adds.
+fn growth_waited_for(waiting: Waiting, processes: &[Pid]) -> Option<Growth> {
+    let thread = thread_called(processes, waiting.thread)?;
+    // First: this waits until the thread sleeps.
     let growth = Growth::of(&thread.file("syscall")?)?;
-    (thread.file("wchan")?.as_str() == "handle_userfault").then_some(growth)
+    let is_waiting = thread.file("wchan")?.as_str() == "handle_userfault";
+    let is_there = |place: PageRange| place.contains(waiting.page);
+    (is_waiting && growth.place.is_none_or(is_there)).then_some(growth)
 }
 
 #[cfg(test)]
@@ -247,5 +282,23 @@ mod tests {
             growing.rest_from(PageNumber(13), &anywhere(8)),
             range(13, 8)
         );
+    }
+
+    #[test]
+    fn of_each_thread_the_last_page_counts() {
+        let fault = |page, thread| Message::Fault {
+            page: PageNumber(page),
+            protected: false,
+            thread,
+        };
+        let mut growing = Growing::default();
+        growing.note(&[fault(1, 7), fault(2, 8)]);
+        growing.note(&[fault(3, 7)]);
+        let pages: Vec<_> = growing
+            .waiting
+            .iter()
+            .map(|waiting| waiting.page.0)
+            .collect();
+        assert_eq!(pages, [2, 3]);
     }
 }
