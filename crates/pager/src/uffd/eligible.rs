@@ -106,6 +106,17 @@ pub(super) fn eligible_mappings(maps: &str, own: &[PageRange]) -> impl Iterator<
         .map(|(range, _)| range)
 }
 
+/// The mappings of files and devices, and those that are shared. None of them has ever been eligible.
+pub(super) fn mappings_of_files(maps: &str) -> impl Iterator<Item = PageRange> {
+    let has_file = |line: &&str| {
+        let mut fields = line.split_ascii_whitespace();
+        // System V memory may have the number 0 for an inode.
+        let is_shared = fields.nth(1).is_some_and(|access| access.ends_with('s'));
+        is_shared || fields.nth(2).is_some_and(|inode| inode != "0")
+    };
+    maps.lines().filter(has_file).filter_map(mapping_of)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Eligible,
@@ -208,6 +219,16 @@ mod tests {
                 at(0x7f60_0000_0000, 0x7f60_0040_0000),
             ]
         );
+    }
+
+    #[test]
+    fn what_has_a_file_is_told_by_its_inode() {
+        let found: Vec<PageRange> = mappings_of_files(MAPS).collect();
+        let files = [
+            at(0x7f20_0000_0000, 0x7f20_0040_0000),
+            at(0x7f30_0000_0000, 0x7f30_0040_0000),
+        ];
+        assert_eq!(found, files);
     }
 
     #[test]

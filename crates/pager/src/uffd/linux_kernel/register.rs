@@ -7,7 +7,7 @@ use super::{Foreign, LinuxKernel};
 use crate::RangeSet;
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
-use crate::uffd::eligible::{Region, eligible_mappings, regions};
+use crate::uffd::eligible::{Region, eligible_mappings, mappings_of_files, regions};
 use crate::uffd::residency::Residency;
 use crate::{Charge, EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;
@@ -24,6 +24,8 @@ struct Look<'a> {
     refused: &'a mut Refused,
     foreign: &'a mut Foreign,
     protectable: bool,
+    /// What has been registered since the mappings were read.
+    registered: RangeSet,
 }
 
 impl LinuxKernel {
@@ -74,6 +76,7 @@ impl LinuxKernel {
             refused: &mut space.refused,
             foreign: &mut self.foreign,
             protectable,
+            registered: RangeSet::new(),
         };
         look.look_around(&agents, pages, &mut found);
         if !found.is_empty() {
@@ -145,6 +148,24 @@ impl Look<'_> {
             }
             found += self.registered(region.range, missing, into);
         }
+        self.leave_files();
+    }
+
+    /// Takes out of the registration what has come from a file, or is shared, since the mappings were read. It
+    /// never leaves; and what is missing there may be for the kernel alone to fill (a private mapping of
+    /// /dev/zero, pages past the end of a file).
+    fn leave_files(&mut self) {
+        let registered = core::mem::take(&mut self.registered);
+        if registered.is_empty() {
+            return;
+        }
+        let maps = self.residency.maps().unwrap_or_default();
+        for part in mappings_of_files(&maps).flat_map(|mapping| registered.common_with(mapping)) {
+            let (start, length) = (part.start.address(), part.count << PAGE_SHIFT);
+            // Where it was not registered that changes nothing, or is refused.
+            // SAFETY: the pager has not been in charge of it for a moment, and nothing of it has left.
+            let _ = unsafe { self.context.unregister(start, length) };
+        }
     }
 
     /// Returns how many resident pages that has brought.
@@ -215,7 +236,13 @@ impl Look<'_> {
     /// A range is registered now, of which these parts were missing. What had gone before is not, nor what
     /// has come since: see `unregistered`. What has gone since announces it.
     /// Returns how many resident pages that has brought.
-    fn registered(&self, range: PageRange, missing: Vec<PageRange>, into: &mut Vec<Charge>) -> u64 {
+    fn registered(
+        &mut self,
+        range: PageRange,
+        missing: Vec<PageRange>,
+        into: &mut Vec<Charge>,
+    ) -> u64 {
+        self.registered.insert(range);
         if self.id == SpaceId::OWN {
             leave_out_of_dumps(range);
         }

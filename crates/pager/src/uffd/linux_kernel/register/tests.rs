@@ -4,6 +4,8 @@ use super::*;
 use crate::uffd::Mask;
 use crate::uffd::mappings::mapping_of;
 use legato_base::PageNumber;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 const PAGES: u64 = 64;
@@ -40,6 +42,7 @@ impl World {
             refused: &mut self.refused,
             foreign: &mut self.foreign,
             protectable: false,
+            registered: RangeSet::new(),
         };
         let others: Vec<PageRange> = maps
             .lines()
@@ -159,4 +162,34 @@ fn no_mapping_is_registered_in_part_because_another_refuses() {
     drop((world, other));
     unmap(refusing);
     unmap(new);
+}
+
+/// Lost: a thread, which waited without end for a page that the kernel lets nobody fill.
+#[test]
+fn what_came_from_a_file_while_one_looked_is_left_to_the_kernel() {
+    let zeros = rustix::fs::open("/dev/zero", OFlags::RDWR, Mode::empty()).unwrap();
+    let memory: OwnedFd = rustix::fs::memfd_create("legato", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memory, PAGES << PAGE_SHIFT).unwrap();
+    for (file, flags) in [
+        (zeros.as_fd(), MapFlags::PRIVATE),
+        (memory.as_fd(), MapFlags::SHARED),
+    ] {
+        let mut world = World::new();
+        let range = map(None);
+        let before = world.maps();
+        unmap(range);
+        let (start, length) = (range.start.address(), (PAGES << PAGE_SHIFT) as usize);
+        let (access, flags) = (
+            ProtFlags::READ | ProtFlags::WRITE,
+            flags | MapFlags::FIXED_NOREPLACE,
+        );
+        // SAFETY: where nothing is mapped.
+        unsafe { rustix::mm::mmap(start as *mut _, length, access, flags, file, 0) }.unwrap();
+        assert_eq!(world.register(&before, range), []);
+        assert_eq!(world.context.is_registered(range), Ok(false));
+        // SAFETY: of this test's own.
+        assert_eq!(unsafe { (start as *const u64).read_volatile() }, 0);
+        drop(world);
+        unmap(range);
+    }
 }
