@@ -25,6 +25,7 @@ mod leftovers;
 mod limit;
 mod lost;
 mod masks;
+mod matrix;
 mod memory;
 mod nodes;
 mod pattern;
