@@ -81,7 +81,7 @@ impl Thread {
         self.id == self.process
     }
 
-    /// What the thread calls itself: its id in the innermost namespace that it is in (NSpid of
+    /// The id that the thread calls itself by: that in the innermost namespace that it is in (NSpid of
     /// proc_pid_status(5)). None if it is gone.
     pub(super) fn own_id(self) -> Option<u32> {
         let status = self.file("status")?;

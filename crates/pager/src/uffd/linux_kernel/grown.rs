@@ -24,7 +24,7 @@ use rustix::process::Pid;
 pub(super) struct Growing {
     /// Until the moves are announced.
     parts: Vec<PageRange>,
-    /// Of each thread the page that it was last said to wait for, since the address space has been changing.
+    /// The page that each thread was last said to wait for, since the address space has been changing.
     waiting: Vec<Waiting>,
 }
 
@@ -86,7 +86,7 @@ impl Growing {
     }
 }
 
-/// What a call of mremap(2) adds to a mapping.
+/// The pages that a call of mremap(2) adds to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Growth {
     pages: u64,
@@ -95,7 +95,7 @@ struct Growth {
 }
 
 impl Growth {
-    /// Of a system call in proc_pid_syscall(5). None of any other, and if nothing is added.
+    /// Reads a call of mremap(2) as proc_pid_syscall(5) shows it. None of any other call, and if nothing is added.
     fn of(call: &str) -> Option<Self> {
         if !is_mremap(call) {
             return None;
@@ -219,7 +219,7 @@ fn growth_waited_for(waiting: Waiting, processes: &[Pid]) -> Option<Growth> {
     let thread = thread_called(processes, waiting.thread)?;
     // First: this waits until the thread sleeps.
     let growth = Growth::of(&thread.file("syscall")?)?;
-    let is_waiting = thread.file("wchan")?.as_str() == "handle_userfault";
+    let is_waiting = thread.file("wchan")?.starts_with("handle_userfault");
     let is_there = |place: PageRange| place.contains(waiting.page);
     (is_waiting && growth.place.is_none_or(is_there)).then_some(growth)
 }

@@ -24,7 +24,7 @@ struct Look<'a> {
     refused: &'a mut Refused,
     foreign: &'a mut Foreign,
     protectable: bool,
-    /// What has been registered since the mappings were read.
+    /// The ranges that have been registered since the mappings were read.
     registered: RangeSet,
 }
 

@@ -29,7 +29,7 @@ pub(in crate::uffd) struct Space {
     pub(super) order: Order,
     /// What is to be read when it is all there.
     pub(super) gathering: Option<Gathering>,
-    /// What the kernel is populating before it has announced the move there.
+    /// New parts of mappings that the kernel is populating before it has announced their moves.
     pub(super) growing: Growing,
     /// What was found and is not in the pager's charge yet.
     pub(super) survey: Option<Survey>,

@@ -37,7 +37,7 @@ impl Actor {
         !matches!(self, Self::Fork | Self::Outside)
     }
 
-    /// What it does next.
+    /// Chooses the next operation.
     pub(crate) fn choose(self, case: &mut Case) -> Operation {
         let region = *case.region();
         let operation = match self {

@@ -2,7 +2,7 @@
 
 use crate::probe::Signal;
 
-/// What a call returned, or its errno.
+/// The result of a call, or its errno.
 pub(crate) type Outcome = Result<usize, i32>;
 
 /// A system call, as anybody may make it.

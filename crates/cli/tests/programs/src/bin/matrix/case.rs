@@ -31,7 +31,7 @@ pub(crate) struct Case {
     is_divided: bool,
     /// Below 2 GiB, where the kernel has chosen a place for the region and what follows it.
     low: Option<Range<usize>>,
-    /// What the case prints.
+    /// All that the case prints.
     pub(crate) text: String,
 }
 
@@ -320,7 +320,7 @@ pub(crate) fn reserve(address: usize, pages: usize) -> Outcome {
     map(address, pages * PAGE_SIZE, libc::PROT_NONE, flags, -1)
 }
 
-/// What operations are made with.
+/// The means by which operations are made.
 #[derive(Debug)]
 pub(crate) struct Means<'a> {
     /// In memory, and empty or of any content.

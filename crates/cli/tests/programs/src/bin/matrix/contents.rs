@@ -1,4 +1,4 @@
-//! What is at the addresses of a case: which mappings, and what each page holds.
+//! The memory at the addresses of a case: which mappings there are, and what each page holds.
 
 use crate::probe::{self, Signal};
 use core::fmt::Write;
@@ -12,7 +12,7 @@ pub(crate) const fn page_id(case: u64, page: usize) -> u64 {
     (case + 1) << 16 | page as u64
 }
 
-/// What one page holds.
+/// The content of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     Zeros,
@@ -21,14 +21,14 @@ enum Content {
         id: u64,
         version: u32,
     },
-    /// What one may find here is either zeros or what was here: the kernel may free it at any time.
+    /// Either zeros or what was here: the kernel may free it at any time.
     MaybeFreed,
     /// Parts of different contents.
     Torn,
     Fails(Signal),
 }
 
-/// What may have become zeros: what is not newer than this version.
+/// Content that may have become zeros: all that is not newer than this version.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Freeable(pub(crate) Option<u32>);
 
@@ -208,7 +208,7 @@ pub(crate) fn look(case: u64, area: Range<usize>, first: usize, freeable: Freeab
     text
 }
 
-/// What is kept for the cases and not used has this protection, and no name.
+/// Address space that is kept for the cases and not used has this protection, and no name.
 const RESERVED: &str = "---p";
 
 /// One mapping of `/proc/self/maps`.
@@ -219,7 +219,7 @@ struct Mapping {
     name: &'static str,
 }
 
-/// What is made of each line of `/proc/self/maps` that is about addresses in a range, of the part of them that
+/// The results of `make` for each line of `/proc/self/maps` that is about addresses in a range, of the part of them that
 /// is in it, and of the words after the addresses.
 fn lines<T>(
     area: &Range<usize>,

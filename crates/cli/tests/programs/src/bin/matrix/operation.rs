@@ -1,4 +1,4 @@
-//! What is done to a region: one call or one access, over a part of it.
+//! Operations on a region: one call or one access, over a part of it.
 
 use crate::calls::Call;
 use core::ops::Range;
@@ -35,13 +35,13 @@ impl Operation {
     }
 }
 
-/// What a call that has succeeded means for whoever looks on.
+/// The meaning of a call that has succeeded, for whoever looks on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     None,
     /// Its result is the kernel's own affair.
     AnyResult,
-    /// What is there now may be zeros from now on (MADV_FREE).
+    /// All that is there now may be zeros from now on (MADV_FREE).
     Freeable,
     /// The result is the address of so many pages.
     Address(usize),
@@ -67,7 +67,7 @@ impl Region {
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// Of madvise(2), Linux 6.18, in the order of their numbers. Left out: MADV_HWPOISON and MADV_SOFT_OFFLINE, which
+/// Advices of madvise(2), Linux 6.18, in the order of their numbers. Left out: MADV_HWPOISON and MADV_SOFT_OFFLINE, which
 /// take the machine's memory away; and what is otherwise on far memory (docs/limits.md): MADV_GUARD_INSTALL,
 /// MADV_GUARD_REMOVE, MADV_DONTDUMP and MADV_DODUMP.
 const ADVICE: [(&str, i32); 24] = [
@@ -108,7 +108,7 @@ const PROTECTIONS: [(&str, i32); 6] = [
     ("-w-", 2),
 ];
 
-/// What another process may ask for (process_madvise(2)).
+/// Advices that another process may give (process_madvise(2)).
 const REMOTE_ADVICE: [(&str, i32); 4] = [
     ("COLD", 20),
     ("PAGEOUT", 21),
@@ -388,7 +388,7 @@ fn other(random: &mut Random, region: &Region) -> Operation {
     over(name, &pages, call, Effect::None)
 }
 
-/// Of mbind(2); not in the libc crate.
+/// Flag of mbind(2); not in the libc crate.
 const MPOL_MF_MOVE: u32 = 2;
 
 /// A node set with the first node.

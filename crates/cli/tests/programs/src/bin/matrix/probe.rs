@@ -2,7 +2,7 @@
 
 use core::arch::global_asm;
 
-/// What SIGSEGV or SIGBUS says of an address.
+/// A value, or the signal that came instead of it.
 pub(crate) type Probed<T> = Result<T, Signal>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
