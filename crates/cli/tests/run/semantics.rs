@@ -180,8 +180,7 @@ fn m12_the_kernel_says_of_far_pages_that_they_exist() {
     ]);
 }
 
-/// Lost: time without end, over pages that are sealed and can only be read; and programs, to memory that may be
-/// dropped.
+/// Lost: the content of far pages, of a mapping that was announced as unmapped and stayed.
 #[test]
 fn m18_an_unmapping_that_the_kernel_refuses_takes_nothing() {
     holds(&[
@@ -196,6 +195,8 @@ fn m20_locked_memory_that_grows_while_it_moves() {
     holds(&["remap-moves-locked"]);
 }
 
+/// Lost: time without end, over pages that are sealed and can only be read; and programs, to memory that may be
+/// dropped.
 #[test]
 fn m15_memory_that_cannot_leave_as_other_does() {
     holds(&["sealed-pages", "sealed-pages-to-read", "droppable-pages"]);

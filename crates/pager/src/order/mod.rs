@@ -294,12 +294,12 @@ impl<C> Order<C> {
     /// True if one of the messages that were read and not accepted brings memory to some of these pages.
     pub fn brings_to(&self, range: PageRange) -> bool {
         let waiting = self.waiting.iter().map(|waiting| &waiting.message);
-        let arrivals = self
+        let mut arrivals = self
             .ready
             .iter()
             .chain(waiting)
             .filter_map(Message::arrival);
-        arrivals.into_iter().any(|place| place.overlaps(range))
+        arrivals.any(|place| place.overlaps(range))
     }
 
     /// No event is missing: moves whose old places were not announced as unmapped have kept them. Of

@@ -219,25 +219,13 @@ struct Mapping {
     name: &'static str,
 }
 
-/// The results of `make` for each line of `/proc/self/maps` that is about addresses in a range, of the part of them that
-/// is in it, and of the words after the addresses.
-fn lines<T>(
-    area: &Range<usize>,
-    make: impl Fn(Range<usize>, core::str::SplitAsciiWhitespace<'_>) -> T,
-) -> Vec<T> {
-    let all = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let parse = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16));
-        let bytes = start.ok()?.max(area.start)..end.ok()?.min(area.end);
-        (!bytes.is_empty()).then(|| make(bytes, words))
-    };
-    all.lines().filter_map(parse).collect()
-}
-
-fn mappings(area: &Range<usize>) -> Vec<Mapping> {
-    let all = lines(area, |bytes, mut words| Mapping {
+/// The part in a range of what a line of `/proc/self/maps` tells of, if there is one.
+fn mapping_in(area: &Range<usize>, line: &str) -> Option<Mapping> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let [start, end] = [start, end].map(|text| usize::from_str_radix(text, 16));
+    let bytes = start.ok()?.max(area.start)..end.ok()?.min(area.end);
+    (!bytes.is_empty()).then(|| Mapping {
         bytes,
         protection: words.next().unwrap_or_default().to_owned(),
         name: match words.nth(3) {
@@ -246,9 +234,13 @@ fn mappings(area: &Range<usize>) -> Vec<Mapping> {
             Some(name) if name.starts_with('[') => " special",
             Some(_) => " file",
         },
-    });
+    })
+}
+
+fn mappings(area: &Range<usize>) -> Vec<Mapping> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut found: Vec<Mapping> = Vec::new();
-    for mapping in all {
+    for mapping in maps.lines().filter_map(|line| mapping_in(area, line)) {
         match found.last_mut() {
             Some(last)
                 if last.bytes.end == mapping.bytes.start
