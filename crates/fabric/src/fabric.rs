@@ -20,8 +20,8 @@ use alloc::vec::Vec;
 use legato_base::Time;
 use legato_base::wire::message::Hello;
 use legato_verbs::{
-    Address, Completion, Listener, ProtectionDomain, Provider, RemoteAddress, SendOperation,
-    VerbsError,
+    Address, Completion, Listener, Prepared, ProtectionDomain, Provider, RemoteAddress, RemoteKey,
+    SendOperation, VerbsError,
 };
 
 /// The connections of one owner over one provider, whose only user it is.
@@ -287,6 +287,21 @@ impl<B: Buffer> Fabric<B> {
             Some(connection) => connection.start_reply(&mut self.shared, provider, request, body),
             None => Err(ReplyError::NotWaiting),
         }
+    }
+
+    /// Prepares reads and writes under a key of the peer's, as [`Provider::prepare_remote`] does.
+    ///
+    /// # Errors
+    /// [`Refused::NotConnected`].
+    pub fn prepare(
+        &mut self,
+        provider: &mut dyn Provider,
+        connection: ConnectionId,
+        key: RemoteKey,
+    ) -> Result<Prepared, Refused> {
+        let (connection, _) = self.find(connection).ok_or(Refused::NotConnected)?;
+        let prepared = provider.prepare_remote(connection.queue_pair, key);
+        prepared.map_err(|_| Refused::NotConnected)
     }
 
     /// Fetches the peer's bytes into the buffer. [`FabricEvent::Outcome`] and

@@ -44,6 +44,8 @@ enum Origin {
 // SAFETY: the mapping belongs to the process, not to the thread that made it, and the bytes are
 // only reached through methods that take raw copies or atomics.
 unsafe impl Send for Mapping {}
+// SAFETY: as above; through a shared reference there are only raw pointers to be had.
+unsafe impl Sync for Mapping {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
@@ -224,18 +226,31 @@ pub(crate) fn unback(segment: impl AsFd, offset: u64, length: u64) -> Result<(),
     fs::fallocate(segment, hole, offset, length).map_err(system("fallocate"))
 }
 
-/// Maps a part of a segment that a peer sent, if the segment can never shrink below its end (P-35): touching
-/// a page past the end of a file raises SIGBUS.
-pub(crate) fn map_segment(
+/// Tells a segment from all others, as long as a part of it is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentIdentity {
+    device: u64,
+    inode: u64,
+    length: u64,
+}
+
+impl SegmentIdentity {
+    /// Bytes of the segment, which become no fewer.
+    pub(crate) const fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+/// Looks whether a part of a segment that a peer sent can be mapped: the segment must never shrink below the
+/// part's end (P-35), as touching a page past the end of a file raises SIGBUS.
+pub(crate) fn inspect_segment(
     segment: &OwnedFd,
     (offset, length): (u64, u64),
-    protection: Protection,
-) -> Result<Mapping, SegmentError> {
+) -> Result<SegmentIdentity, SegmentError> {
     let seals = fs::fcntl_get_seals(segment).map_err(|_| SegmentError::Untrusted)?;
     let status = fs::fstat(segment).map_err(|_| SegmentError::Untrusted)?;
     let system = fs::fstatfs(segment).map_err(|_| SegmentError::Untrusted)?;
     let size = u64::try_from(status.st_size).map_err(|_| SegmentError::Untrusted)?;
-    let length_here = usize::try_from(length).map_err(|_| SegmentError::Untrusted)?;
     let end = offset.checked_add(length);
     if !seals.contains(SealFlags::SHRINK)
         || end.is_none_or(|end| size < end)
@@ -245,8 +260,22 @@ pub(crate) fn map_segment(
     {
         return Err(SegmentError::Untrusted);
     }
-    Mapping::shared(segment, (offset, length_here), protection)
-        .map_err(|_| SegmentError::Unmappable)
+    Ok(SegmentIdentity {
+        device: status.st_dev,
+        inode: status.st_ino,
+        length: size,
+    })
+}
+
+/// Maps a part of a segment that a peer sent, if it is as [`inspect_segment`] wants it.
+pub(crate) fn map_segment(
+    segment: &OwnedFd,
+    (offset, length): (u64, u64),
+    protection: Protection,
+) -> Result<Mapping, SegmentError> {
+    inspect_segment(segment, (offset, length))?;
+    let length = usize::try_from(length).map_err(|_| SegmentError::Untrusted)?;
+    Mapping::shared(segment, (offset, length), protection).map_err(|_| SegmentError::Unmappable)
 }
 
 /// Why a peer's segment was not mapped.

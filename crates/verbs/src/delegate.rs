@@ -21,7 +21,7 @@ macro_rules! delegate {
             create_shared_receive_queue destroy_shared_receive_queue post_shared_receive
             arm_shared_receive_queue query_shared_receive_queue
             create_queue_pair query_queue_pair query_attributes queue_pair_number port_address
-            modify_queue_pair destroy_queue_pair post_send post_receive
+            modify_queue_pair destroy_queue_pair prepare_remote post_send post_receive
             listen close_listener connect accept reject disconnect
             poll_event progress progress_requests set_sleeping
         );
@@ -170,6 +170,11 @@ macro_rules! delegated_method {
         $crate::delegated_method!($to (&mut self) destroy_queue_pair(
             queue_pair: $crate::QueuePair
         ) -> Result<(), $crate::VerbsError>);
+    };
+    (prepare_remote $to:ident) => {
+        $crate::delegated_method!($to (&mut self) prepare_remote(
+            queue_pair: $crate::QueuePair, key: $crate::RemoteKey
+        ) -> Result<$crate::Prepared, $crate::VerbsError>);
     };
     (post_send $to:ident) => {
         $crate::delegated_method!($to (&mut self) post_send(

@@ -38,7 +38,7 @@ pub use handle::{
     CompletionQueue, ConnectionRequest, Listener, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
 pub use memory::{
-    AccessFlags, LocalKey, MemoryRegion, RemoteKey, ScatterGatherEntry, WindowBinding,
+    AccessFlags, LocalKey, MemoryRegion, Prepared, RemoteKey, ScatterGatherEntry, WindowBinding,
 };
 pub use number::{PacketSequenceNumber, PathMtu, QueuePairNumber, RetryCount, RnrTimer};
 pub use provider::{DeviceAttributes, PRIVATE_DATA_MAX, Provider, ResourceCounts};

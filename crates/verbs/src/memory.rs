@@ -92,3 +92,13 @@ pub struct ScatterGatherEntry {
     /// Bytes.
     pub length: u32,
 }
+
+/// Whether a request that names a key of the peer's would start at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prepared {
+    Yes,
+    /// The peer is asked, or does not answer.
+    NotYet,
+    /// This side lacks what it takes, such as a mapping. It may have it when it is asked again.
+    Refused,
+}

@@ -2,9 +2,9 @@
 
 use crate::{
     AccessFlags, Address, AddressVector, Arm, Completion, CompletionQueue, ConnectionRequest,
-    Event, Listener, MemoryRegion, ProtectionDomain, QueuePair, QueuePairAttributes, QueuePairInit,
-    QueuePairNumber, QueuePairState, ReceiveRequest, RemoteKey, SendRequest, SharedReceiveQueue,
-    SharedReceiveQueueCapabilities, VerbsError,
+    Event, Listener, MemoryRegion, Prepared, ProtectionDomain, QueuePair, QueuePairAttributes,
+    QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest, RemoteKey, SendRequest,
+    SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError,
 };
 use alloc::vec::Vec;
 use legato_base::Time;
@@ -343,6 +343,21 @@ pub trait Provider {
     /// [`VerbsError::Unsupported`].
     fn post_send(&mut self, queue_pair: QueuePair, request: &SendRequest)
     -> Result<(), VerbsError>;
+
+    /// Prepares requests that name a key of the peer's, so that none of them waits for what the first use of
+    /// a key takes, nor fails by it. Ask again after every progress as long as it is [`Prepared::NotYet`].
+    ///
+    /// # Errors
+    /// Where there is something to prepare: [`VerbsError::UnknownHandle`], and
+    /// [`VerbsError::InvalidState`] without a connection.
+    fn prepare_remote(
+        &mut self,
+        queue_pair: QueuePair,
+        key: RemoteKey,
+    ) -> Result<Prepared, VerbsError> {
+        let _ = (queue_pair, key);
+        Ok(Prepared::Yes)
+    }
 
     /// Posts to the queue pair's own receive queue: allowed in every state but Reset.
     ///

@@ -10,8 +10,9 @@ use super::ring::{Link, Malformed, Piece};
 use super::segment::{OwnSegment, PeerSegment};
 use super::shared_receive::PostedReceive;
 use super::socket::{self, Packet};
+use super::windows::{View, Windows};
 use super::wire::{Greeting, Message};
-use crate::memory::{Mapping, SegmentError};
+use crate::memory::SegmentError;
 use alloc::collections::BTreeMap;
 use legato_base::Time;
 use legato_verbs::{
@@ -20,10 +21,10 @@ use legato_verbs::{
 };
 use rustix::fd::OwnedFd;
 
-/// A peer's region, mapped: as many bytes as the region has.
+/// A peer's region, mapped.
 #[derive(Debug)]
-pub(super) struct RemoteSegment {
-    pub(super) mapping: Mapping,
+pub(super) struct RemoteRegion {
+    pub(super) bytes: View,
     pub(super) access: AccessFlags,
     pub(super) slot: u32,
 }
@@ -40,7 +41,9 @@ pub(super) struct Connection {
     /// The peer's queue pair.
     pub(super) peer: QueuePairNumber,
     pub(super) keys: PeerKeys,
-    pub(super) segments: BTreeMap<u32, RemoteSegment>,
+    /// The peer's regions that are mapped, by key.
+    pub(super) regions: BTreeMap<u32, RemoteRegion>,
+    pub(super) windows: Windows,
     pub(super) control: Control,
 }
 
@@ -64,6 +67,7 @@ pub(super) enum Step {
 pub(super) struct PeerMemory {
     segment: PeerSegment,
     keys: PeerKeys,
+    windows: Windows,
     queue_pair: QueuePairNumber,
 }
 
@@ -74,6 +78,7 @@ impl PeerMemory {
             queue_pair: greeting.number(),
             segment: PeerSegment::map(&segment)?,
             keys: PeerKeys::map(&keys)?,
+            windows: Windows::new(&keys),
         })
     }
 }
@@ -88,19 +93,20 @@ impl Connection {
             refused: false,
             peer: peer.queue_pair,
             keys: peer.keys,
-            segments: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            windows: peer.windows,
             control: Control::default(),
         }
     }
 
-    /// Objects for the leak oracle: the connection and each segment mapped.
+    /// Objects for the leak oracle: the connection and each region mapped.
     pub(super) fn count(&self) -> usize {
-        1 + self.segments.len()
+        1 + self.regions.len()
     }
 
-    /// A peer's segment, if it is mapped.
-    pub(super) fn segment(&self, key: u32) -> Option<&Mapping> {
-        self.segments.get(&key).map(|segment| &segment.mapping)
+    /// A peer's region, if it is mapped.
+    pub(super) fn region(&self, key: u32) -> Option<&View> {
+        self.regions.get(&key).map(|region| &region.bytes)
     }
 
     /// Puts a message into the ring if there is space. Of one that was written elsewhere, `bytes`

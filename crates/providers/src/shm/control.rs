@@ -4,7 +4,7 @@
 //! The socket is never waited for. What it does not take is owed, and said when the peer has read: it may
 //! be stopped, and that is no reason to take its connection away.
 
-use super::connection::{Connection, RemoteSegment};
+use super::connection::{Connection, RemoteRegion};
 use super::ending::Failure;
 use super::hub::Hub;
 use super::queue_pair::{Pair, Phase};
@@ -12,10 +12,12 @@ use super::region::{Regions, is_changed_remotely};
 use super::ring::LinkState;
 use super::socket::{self, Packet, Received};
 use super::wire::Message;
-use crate::memory::{self, Protection, SegmentError};
+use crate::memory::{Protection, SegmentError};
 use alloc::collections::{BTreeSet, VecDeque};
 use legato_base::{Duration, Time};
-use legato_verbs::{AccessFlags, AsyncEvent, CompletionStatus, ProtectionDomain, QueuePairState};
+use legato_verbs::{
+    AccessFlags, AsyncEvent, Prepared, ProtectionDomain, QueuePairState, VerbsError,
+};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
@@ -32,8 +34,10 @@ pub(super) struct Control {
     /// The poller tells when the socket takes more.
     is_watched: bool,
     retry_at: Option<Time>,
-    /// The question that is not answered yet. There is one at a time.
-    asked_for: Option<u32>,
+    /// Keys that the peer is asked for, one after the other: the first question is open.
+    wanted: VecDeque<u32>,
+    /// Keys of the peer's whose regions could not be mapped, until that is said.
+    unmappable: BTreeSet<u32>,
     /// Keys whose segments the peer was given.
     granted: BTreeSet<u32>,
 }
@@ -62,13 +66,12 @@ enum ControlFault {
     /// The peer asked for a key that it may not have.
     Refused,
     Malformed,
-    /// This side lacks the memory to map what came.
-    Unmappable,
 }
 
 impl Control {
-    pub(super) const fn is_asking(&self) -> bool {
-        self.asked_for.is_some()
+    /// The key that the peer has not given an answer for.
+    pub(super) fn asked_for(&self) -> Option<u32> {
+        self.wanted.front().copied()
     }
 
     /// When a turn is due though nothing happens.
@@ -76,11 +79,29 @@ impl Control {
         self.retry_at.unwrap_or(Time::NEVER)
     }
 
-    pub(super) fn ask_for(&mut self, key: u32) {
-        if self.asked_for.is_none() {
-            self.asked_for = Some(key);
-            self.owed.push_back(Owed::Question(key));
+    /// Asks for a key whose region is not mapped, unless it is known by now that it cannot be.
+    #[cold]
+    pub(super) fn prepare(&mut self, key: u32) -> Prepared {
+        if self.unmappable.remove(&key) {
+            return Prepared::Refused;
         }
+        if !self.wanted.contains(&key) {
+            self.wanted.push_back(key);
+            if self.wanted.len() == 1 {
+                self.owed.push_back(Owed::Question(key));
+            }
+        }
+        Prepared::NotYet
+    }
+
+    /// The peer has answered for a key. Says whether it was asked.
+    fn answered(&mut self, key: u32) -> bool {
+        if self.asked_for() != Some(key) {
+            return false;
+        }
+        self.wanted.pop_front();
+        self.owed.extend(self.asked_for().map(Owed::Question));
+        true
     }
 
     /// A key of ours is no longer valid. The key table says so already; this is for the memory.
@@ -177,14 +198,15 @@ impl Connection {
                 length,
                 access,
             } => {
-                if self.control.asked_for.take() != Some(key) {
+                if !self.control.answered(key) {
                     return Err(ControlFault::Malformed);
                 }
                 let [segment] = packet.into_descriptors().ok_or(ControlFault::Malformed)?;
                 self.map(key, (&segment, offset, length), (slot, access))
             }
             Message::Revoked { key } => {
-                self.segments.remove(&key);
+                self.regions.remove(&key);
+                self.control.unmappable.remove(&key);
                 Ok(())
             }
             Message::Wake => Ok(()),
@@ -205,17 +227,21 @@ impl Connection {
             true => Protection::ReadWrite,
             false => Protection::ReadOnly,
         };
-        let mapping = memory::map_segment(segment, (offset, length), protection);
-        let mapping = mapping.map_err(|error| match error {
-            SegmentError::Untrusted => ControlFault::Malformed,
-            SegmentError::Unmappable => ControlFault::Unmappable,
-        })?;
-        let segment = RemoteSegment {
-            mapping,
-            access,
-            slot,
-        };
-        self.segments.insert(key, segment);
+        match self.windows.show(segment, (offset, length), protection) {
+            Ok(bytes) => {
+                let region = RemoteRegion {
+                    bytes,
+                    access,
+                    slot,
+                };
+                self.regions.insert(key, region);
+            }
+            // P-101: who asked for it is told, and nobody else has to do with it.
+            Err(SegmentError::Unmappable) => {
+                self.control.unmappable.insert(key);
+            }
+            Err(SegmentError::Untrusted) => return Err(ControlFault::Malformed),
+        }
         Ok(())
     }
 }
@@ -231,6 +257,19 @@ impl Pair {
         if let Some(Err(fault)) = told {
             self.end_by(hub, fault);
         }
+    }
+
+    /// Has the region behind a key of the peer's mapped.
+    pub(super) fn prepare(&mut self, hub: &mut Hub, key: u32) -> Result<Prepared, VerbsError> {
+        let state = self.state;
+        let connection = self.connection().filter(|_| state != QueuePairState::Error);
+        let connection = connection.ok_or(VerbsError::InvalidState(state))?;
+        if connection.region(key).is_some() {
+            return Ok(Prepared::Yes);
+        }
+        let prepared = connection.control.prepare(key);
+        self.tell(hub);
+        Ok(prepared)
     }
 
     /// A key of ours is no longer valid.
@@ -283,10 +322,6 @@ impl Pair {
                     ..Failure::with(AsyncEvent::QueuePairAccessError)
                 };
                 self.enter_error(hub, failure);
-            }
-            ControlFault::Unmappable => {
-                let status = CompletionStatus::LocalQueuePairOperation;
-                self.enter_error(hub, Failure::of_send(status));
             }
         }
     }

@@ -165,11 +165,16 @@ impl Pair {
 
     /// The peer closed the connection in `state`, or died.
     pub(super) fn peer_gone(&mut self, hub: &mut Hub, state: LinkState) {
-        let asking = match &self.phase {
-            Phase::Established(connection) => connection.control.is_asking(),
-            Phase::Unconnected | Phase::Connecting(_) => false,
+        let asked_for = match &self.phase {
+            Phase::Established(connection) => connection.control.asked_for(),
+            Phase::Unconnected | Phase::Connecting(_) => None,
         };
-        let refused = state == LinkState::AccessRefused && asking && self.started == 0;
+        let next = self.sends.front().and_then(|next| next.one_sided());
+        let waits_for = next.map(|next| next.remote.key.0);
+        let refused = state == LinkState::AccessRefused
+            && self.started == 0
+            && waits_for.is_some()
+            && waits_for == asked_for;
         let event: Option<fn(QueuePair) -> AsyncEvent> = match state {
             LinkState::AccessViolated => Some(AsyncEvent::QueuePairAccessError),
             LinkState::RequestViolated => Some(AsyncEvent::QueuePairRequestError),

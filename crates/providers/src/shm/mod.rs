@@ -63,6 +63,7 @@ pub(crate) mod ring;
 pub(crate) mod segment;
 mod shared_receive;
 mod socket;
+mod windows;
 mod wire;
 mod words;
 

@@ -6,7 +6,7 @@ use super::ring::Piece;
 use crate::memory;
 use core::sync::atomic::{AtomicU64, Ordering};
 use legato_verbs::{
-    AccessFlags, CompletionStatus, ProtectionDomain, RemoteAddress, ScatterGatherEntry,
+    AccessFlags, CompletionStatus, Prepared, ProtectionDomain, RemoteAddress, ScatterGatherEntry,
     SendOperation,
 };
 
@@ -206,11 +206,11 @@ fn locate(
 }
 
 impl Connection {
-    /// Executes a one-sided request, if the peer's segment is mapped; else asks for it. The
+    /// Executes a one-sided request, if the peer's region is mapped; else asks for it. The
     /// permissions are looked at in the order of IB spec 9.7.4: those of the queue pair, then
     /// those of the key.
     ///
-    /// This is the data path: no system call and no allocation once the segment is mapped. Inlined
+    /// This is the data path: no system call and no allocation once the region is mapped. Inlined
     /// so that of a plain READ or WRITE nothing else is left.
     #[inline(always)]
     pub(super) fn one_sided(
@@ -233,18 +233,20 @@ impl Connection {
             return Step::Done;
         }
         let key = request.remote.key.0;
-        let Some(segment) = self.segments.get(&key) else {
-            self.control.ask_for(key);
-            return Step::Wait;
+        let Some(region) = self.regions.get(&key) else {
+            return match self.control.prepare(key) {
+                Prepared::Refused => Step::Fault(CompletionStatus::LocalQueuePairOperation),
+                Prepared::Yes | Prepared::NotYet => Step::Wait,
+            };
         };
         let length = u64::from(request.length);
-        let place = segment.mapping.at(request.remote.address, length);
-        let allowed = segment.access.contains(request.operation.access());
+        let place = region.bytes.at(request.remote.address, length);
+        let allowed = region.access.contains(request.operation.access());
         let (Some(place), true) = (place, allowed) else {
             return REFUSED;
         };
         // P-38: before the copy, and once more after it.
-        let Some(look) = self.keys.look(segment.slot, key) else {
+        let Some(look) = self.keys.look(region.slot, key) else {
             return REFUSED;
         };
         // SAFETY: `place` has `length` bytes in a mapping that cannot shrink and that is writable

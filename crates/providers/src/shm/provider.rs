@@ -21,9 +21,10 @@ use alloc::vec::Vec;
 use legato_base::Time;
 use legato_verbs::{
     AccessFlags, Address, AddressVector, Arm, Completion, CompletionQueue, ConnectionRequest,
-    DeviceAttributes, Event, Listener, MemoryRegion, ProtectionDomain, Provider, QueuePair,
-    QueuePairAttributes, QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest,
-    ResourceCounts, SendRequest, SharedReceiveQueue, SharedReceiveQueueCapabilities, VerbsError,
+    DeviceAttributes, Event, Listener, MemoryRegion, Prepared, ProtectionDomain, Provider,
+    QueuePair, QueuePairAttributes, QueuePairInit, QueuePairNumber, QueuePairState, ReceiveRequest,
+    RemoteKey, ResourceCounts, SendRequest, SharedReceiveQueue, SharedReceiveQueueCapabilities,
+    VerbsError,
 };
 
 impl ShmProvider {
@@ -278,6 +279,15 @@ impl Provider for ShmProvider {
         }
         pair.destroy(&mut self.hub);
         Ok(())
+    }
+
+    fn prepare_remote(
+        &mut self,
+        queue_pair: QueuePair,
+        key: RemoteKey,
+    ) -> Result<Prepared, VerbsError> {
+        let (pair, hub) = self.pair(queue_pair)?;
+        pair.prepare(hub, key.0)
     }
 
     fn post_send(

@@ -12,6 +12,7 @@ mod hostile_peer;
 mod hostile_requests;
 #[path = "../peer/mod.rs"]
 mod peer;
+mod preparing;
 mod queue_pair_states;
 mod random_calls;
 mod requests;
