@@ -334,8 +334,9 @@ pub trait Kernel {
 
     /// Takes charge of more memory, about `pages` resident pages of it, in the spaces that pages
     /// can leave: from then on every missing page there faults to the pager. Pushes nothing when
-    /// there is nothing left to take charge of, or nothing that can be said yet.
-    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>);
+    /// there is nothing left to take charge of, or nothing that can be said yet. Returns how long that
+    /// took, which grows with the number of mappings.
+    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) -> Duration;
 
     /// Lets the system drop memory of which the program allows that, for nothing else can leave.
     fn drop_droppable(&mut self) {}

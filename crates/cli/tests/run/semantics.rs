@@ -195,6 +195,20 @@ fn m20_locked_memory_that_grows_while_it_moves() {
     holds(&["remap-moves-locked"]);
 }
 
+/// P-101. Lost: both nodes, and all that they had, when the agent could not map what they granted.
+#[test]
+fn m15_as_many_mappings_as_there_may_be() {
+    let name = "all-mappings-taken";
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let run = cases(&[name])
+        .mappings(most.trim().parse().unwrap())
+        .finish()
+        .expect_code(0);
+    assert_eq!(run.output(), format!("{name}: ok\n"));
+    assert_eq!(run.stat("pages_lost"), 0);
+    run.expect_far_pages();
+}
+
 /// Lost: time without end, over pages that are sealed and can only be read; and programs, to memory that may be
 /// dropped.
 #[test]

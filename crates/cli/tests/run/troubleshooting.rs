@@ -100,6 +100,8 @@ const NOT_TRIED: [(&str, &[&str]); 5] = [
             "TIME: WHAT, SIZE of SIZE local",
             "a request waits too long",
             "refused memory to a client",
+            "PROG (PID) was killed: its memory nodes have room",
+            "PROG (PID) was killed: all of its memory nodes",
         ],
     ),
     (

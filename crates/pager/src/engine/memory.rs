@@ -23,10 +23,13 @@ const EVICT_TOGETHER: u64 = 32;
 const EVICT_LEAST_BY_COPY: u64 = 64;
 /// Pages that only map zeros taken out at a time: about a millisecond's work.
 const ZERO_MAPPED_BATCH: usize = 8192;
-/// Looking through all mappings costs up to a millisecond; when it found nothing, wait.
+/// Looking through all mappings costs up to a millisecond, where a program has not tens of thousands of
+/// them; when it found nothing, wait.
 const CHARGE_AGAIN: Duration = Duration::from_millis(20);
 /// And when the pager is in charge of most of it, so that the rest is a matter of fairness.
 const SHARE_AGAIN: Duration = Duration::from_millis(250);
+/// Between two looks pass so many times what the first has cost.
+const LOOKS_APART: u64 = 10;
 /// After so long without traffic victims are given up, since they are no sign of anything any more.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
 /// Frames that get new memory while a fault waits for one.
@@ -279,27 +282,30 @@ impl<K: Kernel> Pager<K> {
         let others = program.saturating_sub(self.candidates.count());
         let is_most = others * 2 > program;
         if is_most || others * 8 > program && now >= self.local.share_again_at {
-            self.local.share_again_at = now + SHARE_AGAIN;
-            self.look_for_more(program / 4, now);
+            let took = self.look_for_more(program / 4, now);
+            self.local.share_again_at = now + SHARE_AGAIN.max(apart(took));
         }
     }
 
     /// Takes charge of more, unless there was no more a moment ago, or nobody has run since. What has come
     /// since then shows as growth. To look in every turn would take all of the time, of which the program needs some.
-    fn look_for_more(&mut self, pages: u64, now: Time) {
+    /// Returns how long it has looked.
+    fn look_for_more(&mut self, pages: u64, now: Time) -> Duration {
         let grown = self.local.pages.saturating_sub(self.local.least_since_look);
         let is_early = now < self.local.look_again_at || self.rests();
         // As much comes and goes in the use of the reserve.
         if is_early && grown <= self.budget.headroom / 32 + self.budget.reserve {
-            return;
+            return Duration::ZERO;
         }
         let before = self.candidates.count();
-        self.charge(|kernel, charges| kernel.register_more(pages, charges));
+        let mut took = Duration::ZERO;
+        self.charge(|kernel, charges| took = kernel.register_more(pages, charges));
         if self.candidates.count() == before {
             self.suspect_strays(now);
-            self.local.look_again_at = now + CHARGE_AGAIN;
+            self.local.look_again_at = now + CHARGE_AGAIN.max(apart(took));
             self.local.least_since_look = self.local.pages;
         }
+        took
     }
 
     pub(super) const fn is_pressed(&self) -> bool {
@@ -387,4 +393,9 @@ impl<K: Kernel> Pager<K> {
         // The frames that were shed may have held no memory.
         self.local.pages = self.count_resident(now);
     }
+}
+
+/// How long after the begin of a look that took so long there may be another.
+const fn apart(took: Duration) -> Duration {
+    Duration::from_nanos(took.as_nanos().saturating_mul(LOOKS_APART))
 }

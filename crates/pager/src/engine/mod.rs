@@ -39,7 +39,8 @@ use crate::prefetch::Prefetcher;
 use crate::replacement::Replacement;
 use crate::table::PageTable;
 use crate::{
-    Budget, FrameBuffer, FrameIndex, Kernel, NodeEnd, NodeIndex, PageRange, SpaceId, SpacePage,
+    Budget, FarShortage, FrameBuffer, FrameIndex, Kernel, NodeEnd, NodeIndex, PageRange, SpaceId,
+    SpacePage,
 };
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -123,8 +124,8 @@ pub enum PagerEvent {
         node: NodeIndex,
         mismatch: SlotMismatch,
     },
-    /// Pages must leave and no node has room: the program cannot go on.
-    FarMemoryFull { held: Bytes },
+    /// Pages must leave and there is no room for them: the program cannot go on.
+    FarMemoryFull(FarShortage),
     /// Nothing that is local can leave, and the limit is reached: the program cannot go on.
     NothingToEvict(Stuck),
     /// The kernel reports a resident page as missing again and again, and has announced nothing:
@@ -309,6 +310,7 @@ impl<K: Kernel> Pager<K> {
     fn turn(&mut self, has_come: bool, net: &mut PagerFabric<'_>) -> Time {
         self.progressed = false;
         let fabric_deadline = self.look_at_fabric(net);
+        self.store.prepare_grants(net);
         if !self.ready_reported {
             self.report_ready();
             return if self.ready_reported {

@@ -150,9 +150,7 @@ impl<K: Kernel> Pager<K> {
         }
         self.shortage.is_told = true;
         self.events.push_back(if full {
-            PagerEvent::FarMemoryFull {
-                held: self.store.held(),
-            }
+            PagerEvent::FarMemoryFull(self.store.shortage())
         } else {
             PagerEvent::NothingToEvict(self.stuck_memory())
         });

@@ -9,8 +9,8 @@ mod spare;
 
 pub use buffer::FrameBuffer;
 pub(crate) use extents::{ExtentUse, Extents};
+pub use nodes::{FarShortage, NodeEnd, NodeIndex};
 pub(crate) use nodes::{FarStore, StoreEvent};
-pub use nodes::{NodeEnd, NodeIndex};
 
 /// Slots of an extent: 8 MiB of pages.
 pub(crate) const EXTENT_SLOTS: u32 = 2048;

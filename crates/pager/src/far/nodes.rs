@@ -2,15 +2,15 @@
 
 use super::room::Room;
 use super::spare::Spare;
-use super::{EXTENT_SLOTS, Extents, FrameBuffer};
+use super::{Extents, FrameBuffer};
 use crate::engine::PagerFabric;
 use crate::entry::SlotRef;
 use alloc::vec::Vec;
 use legato_base::timeouts::{CONNECT, NODE_REQUEST};
 use legato_base::wire::node::{NodeRefusal, NodeReply, NodeRequest, NodeWireError};
-use legato_base::{Bytes, ClientId, Time};
+use legato_base::{Bytes, ClientId, ExtentId, Time};
 use legato_fabric::{CallId, ConnectError, ConnectionId, FabricEvent, ResetCause};
-use legato_verbs::{Address, RemoteAddress, UnreachableReason};
+use legato_verbs::{Address, Prepared, RemoteAddress, UnreachableReason};
 
 /// A memory node, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,16 +30,30 @@ enum NodeState {
     },
     Up {
         connection: ConnectionId,
-        asking: Option<Asking>,
+        growth: Growth,
         room: Room,
     },
     Lost,
 }
 
-/// A request for an extent, on its way.
+/// How far the pager is with one more extent of a node.
 #[derive(Debug)]
-struct Asking {
-    call: CallId,
+enum Growth {
+    None,
+    Asking {
+        call: CallId,
+        slots: u32,
+    },
+    /// It is granted, and not used before requests for it start at once (P-101): a page that is waited for
+    /// would wait for that too.
+    Preparing(Grant),
+}
+
+/// An extent that a node has granted.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    extent: ExtentId,
+    place: RemoteAddress,
     slots: u32,
 }
 
@@ -52,6 +66,23 @@ pub(crate) enum StoreEvent {
     Grown,
     /// The node is gone, and with it everything on it.
     Lost(NodeIndex, NodeEnd),
+}
+
+/// Why there are no slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FarShortage {
+    #[error(
+        "far memory is full: {held} are there, and it needs more; raise --far, or name more nodes"
+    )]
+    NoRoom { held: Bytes },
+    /// A node had room that this process could not map.
+    #[error(
+        "its memory nodes have room that it cannot map: it has as many mappings as vm.max_map_count \
+         allows, or as much address space as its limit (ulimit -v); raise that"
+    )]
+    NoMappings,
+    #[error("all of its memory nodes are lost; see what was said of each")]
+    NoNodes,
 }
 
 /// Why a node is no node of this client any more.
@@ -72,6 +103,8 @@ pub(crate) struct FarStore {
     failures: Vec<Option<ConnectError>>,
     pub(crate) extents: Extents,
     spare: Spare,
+    /// The last extent that was granted could not be prepared.
+    lacks_mappings: bool,
 }
 
 impl FarStore {
@@ -87,6 +120,7 @@ impl FarStore {
             failures: Vec::new(),
             extents: Extents::default(),
             spare: Spare::default(),
+            lacks_mappings: false,
         };
         for address in addresses {
             store.nodes.push(NodeState::Lost);
@@ -131,6 +165,20 @@ impl FarStore {
             })
     }
 
+    /// Why no slot is free.
+    pub(crate) fn shortage(&self) -> FarShortage {
+        let is_lost = |node: &NodeState| matches!(node, NodeState::Lost);
+        if self.nodes.iter().all(is_lost) {
+            FarShortage::NoNodes
+        } else if self.lacks_mappings {
+            FarShortage::NoMappings
+        } else {
+            FarShortage::NoRoom {
+                held: Bytes::pages(self.extents.free() + self.extents.used()),
+            }
+        }
+    }
+
     /// When to balance the room again, if nothing else happens.
     pub(crate) fn balance_at(&self) -> Time {
         self.ask_at().min(self.spare.at())
@@ -143,7 +191,9 @@ impl FarStore {
         }
         let at = self.nodes.iter().filter_map(|node| match node {
             NodeState::Up {
-                asking: None, room, ..
+                growth: Growth::None,
+                room,
+                ..
             } => Some(room.ask_at()),
             _ => None,
         });
@@ -278,9 +328,9 @@ impl FarStore {
         let index = self.nodes.iter().position(|node| match node {
             NodeState::Opening { call, .. } => *call == answered,
             NodeState::Up {
-                asking: Some(asking),
+                growth: Growth::Asking { call, .. },
                 ..
-            } => asking.call == answered,
+            } => *call == answered,
             _ => false,
         })?;
         let node = &mut self.nodes[index];
@@ -289,13 +339,13 @@ impl FarStore {
                 let connection = *connection;
                 *node = NodeState::Up {
                     connection,
-                    asking: None,
+                    growth: Growth::None,
                     room: Room::UNKNOWN,
                 };
                 Some(StoreEvent::Opened)
             }
             (
-                NodeState::Up { asking, room, .. },
+                NodeState::Up { growth, room, .. },
                 Some(Ok(NodeReply::ExtentAllocated {
                     extent,
                     remote_key,
@@ -303,24 +353,28 @@ impl FarStore {
                     slots,
                 })),
             ) => {
-                *asking = None;
                 *room = room.granted();
                 let place = RemoteAddress {
                     key: legato_verbs::RemoteKey(remote_key),
                     address,
                 };
-                self.extents
-                    .add(NodeIndex(index as u32), extent, place, slots);
-                Some(StoreEvent::Grown)
+                *growth = Growth::Preparing(Grant {
+                    extent,
+                    place,
+                    slots,
+                });
+                self.prepare_on(NodeIndex(index as u32), net)
             }
             // What it holds it holds, whatever becomes of a request for more (P-10).
             (
-                NodeState::Up { asking, room, .. },
+                NodeState::Up { growth, room, .. },
                 None
                 | Some(Ok(NodeReply::NoRoom { .. } | NodeReply::Refused(NodeRefusal::OutOfMemory))),
             ) => {
-                let asked = asking.take().map_or(EXTENT_SLOTS, |asking| asking.slots);
-                *room = room.refused(asked, net.now);
+                if let Growth::Asking { slots, .. } = *growth {
+                    *room = room.refused(slots, net.now);
+                }
+                *growth = Growth::None;
                 None
             }
             // An answer that makes no sense, or none to the first request: the node is of no use.
@@ -330,6 +384,48 @@ impl FarStore {
                 None
             }
             (NodeState::Connecting { .. } | NodeState::Lost, _) => None,
+        }
+    }
+
+    /// Uses the extents that were granted, as far as requests for them start at once.
+    pub(crate) fn prepare_grants(&mut self, net: &mut PagerFabric<'_>) {
+        for index in 0..self.nodes.len() {
+            self.prepare_on(NodeIndex(index as u32), net);
+        }
+    }
+
+    fn prepare_on(&mut self, node: NodeIndex, net: &mut PagerFabric<'_>) -> Option<StoreEvent> {
+        let NodeState::Up {
+            connection,
+            growth,
+            room,
+        } = self.nodes.get_mut(node.0 as usize)?
+        else {
+            return None;
+        };
+        let &mut Growth::Preparing(grant) = growth else {
+            return None;
+        };
+        // Where it is not connected any more its end is heard of.
+        let prepared = net
+            .fabric
+            .prepare(net.provider, *connection, grant.place.key);
+        match prepared.ok()? {
+            Prepared::NotYet => None,
+            Prepared::Yes => {
+                *growth = Growth::None;
+                self.lacks_mappings = false;
+                self.extents
+                    .add(node, grant.extent, grant.place, grant.slots);
+                Some(StoreEvent::Grown)
+            }
+            Prepared::Refused => {
+                *growth = Growth::None;
+                self.lacks_mappings = true;
+                *room = room.refused(grant.slots, net.now);
+                self.give_back(node, grant.extent, net);
+                None
+            }
         }
     }
 
@@ -359,6 +455,10 @@ impl FarStore {
         match self.extents.take_spare(keep_free * 2) {
             Some(extent) => {
                 self.give_back(extent.node, extent.id, net);
+                if let Some(NodeState::Up { room, .. }) = self.nodes.get_mut(extent.node.0 as usize)
+                {
+                    *room = Room::UNKNOWN;
+                }
                 self.spare.gone(spare, net.now);
             }
             None => self.spare.kept(net.now),
@@ -371,16 +471,16 @@ impl FarStore {
         let candidates = nodes.filter_map(|(index, node)| match node {
             NodeState::Up {
                 connection,
-                asking: asking @ None,
+                growth: growth @ Growth::None,
                 room,
             } => {
                 let slots = room.to_ask(net.now)?;
                 let here = self.extents.count_on(NodeIndex(index as u32));
-                Some(((room.is_full(), here), *connection, asking, slots))
+                Some(((room.is_full(), here), *connection, growth, slots))
             }
             _ => None,
         });
-        let Some((_, connection, asking, slots)) = candidates.min_by_key(|(rank, ..)| *rank) else {
+        let Some((_, connection, growth, slots)) = candidates.min_by_key(|(rank, ..)| *rank) else {
             return;
         };
         let request = NodeRequest::AllocateExtent { slots }.to_bytes();
@@ -389,32 +489,18 @@ impl FarStore {
             .fabric
             .call(net.provider, connection, &request, deadline)
         {
-            *asking = Some(Asking { call, slots });
+            *growth = Growth::Asking { call, slots };
         }
     }
 
-    fn give_back(
-        &mut self,
-        node: NodeIndex,
-        extent: legato_base::ExtentId,
-        net: &mut PagerFabric<'_>,
-    ) {
-        let Some(NodeState::Up {
-            connection, room, ..
-        }) = self.nodes.get_mut(node.0 as usize)
-        else {
+    fn give_back(&mut self, node: NodeIndex, extent: ExtentId, net: &mut PagerFabric<'_>) {
+        let Some(NodeState::Up { connection, .. }) = self.nodes.get(node.0 as usize) else {
             return;
         };
-        *room = Room::UNKNOWN;
         let request = NodeRequest::ReleaseExtent { extent }.to_bytes();
         // Refused for want of a credit: the node frees it when this client goes.
         let _ = net
             .fabric
             .call(net.provider, *connection, &request, net.now + NODE_REQUEST);
-    }
-
-    /// Room that the pager believes in, for messages to people.
-    pub(crate) fn held(&self) -> Bytes {
-        Bytes::pages(self.extents.free() + self.extents.used())
     }
 }

@@ -97,6 +97,27 @@ pub(super) struct PagemapScan {
     pub(super) return_mask: u64,
 }
 
+/// PROCMAP_QUERY, Linux 6.11.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct ProcmapQuery {
+    pub(super) size: u64,
+    pub(super) query_flags: u64,
+    pub(super) query_addr: u64,
+    pub(super) vma_start: u64,
+    pub(super) vma_end: u64,
+    pub(super) vma_flags: u64,
+    pub(super) vma_page_size: u64,
+    pub(super) vma_offset: u64,
+    pub(super) inode: u64,
+    pub(super) dev_major: u32,
+    pub(super) dev_minor: u32,
+    pub(super) vma_name_size: u32,
+    pub(super) build_id_size: u32,
+    pub(super) vma_name_addr: u64,
+    pub(super) build_id_addr: u64,
+}
+
 /// One range that PAGEMAP_SCAN found.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -133,6 +154,7 @@ const IOCTL_POISON: Opcode = opcode::read_write::<Fill>(UFFDIO, 0x08);
 
 const _: () = assert!(size_of::<Transfer>() == 40 && size_of::<Fill>() == 32);
 const _: () = assert!(size_of::<Register>() == 32 && size_of::<PagemapScan>() == 96);
+const _: () = assert!(size_of::<ProcmapQuery>() == 104);
 
 macro_rules! uffd_ioctl {
     ($name:ident, $opcode:ident, $argument:ty) => {

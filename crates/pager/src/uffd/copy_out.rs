@@ -12,7 +12,6 @@
 use super::Layout;
 use super::dropper::{Dropper, PATIENCE, Taken};
 use super::linux_kernel::LinuxKernel;
-use super::mappings::mapping_of;
 use super::message::Message;
 use super::replaced;
 use crate::{Departure, EvictError, FrameIndex, FrameMemory, Kernel, PageRange, SpaceId};
@@ -63,7 +62,8 @@ impl LinuxKernel {
         let Some(dropper) = self.take_dropper() else {
             return fail_all(runs, EvictError::Fixed);
         };
-        let parts = parts_of(&self.residency.maps().unwrap_or_default(), runs);
+        let mappings = self.residency.mappings();
+        let parts = parts_of(runs, |page| mappings.as_ref()?.containing(page));
         if self.is_unsettled_in(SpaceId::OWN) {
             fail_all(runs, EvictError::Again);
         } else if dropper.is_idle() {
@@ -316,9 +316,9 @@ impl LinuxKernel {
     fn mend(&mut self, area: PageRange, (range, place): Move) {
         // It fails where nothing was unmapped, too.
         let _ = self.layout.fill_area(PageRange::new(place, range.count));
-        let maps = self.residency.maps().unwrap_or_default();
-        let is_whole = |mapping: PageRange| mapping.common(area) == Some(area);
-        if !maps.lines().filter_map(mapping_of).any(is_whole) {
+        let mappings = self.residency.mappings();
+        let mapping = mappings.and_then(|mappings| mappings.containing(area.start));
+        if mapping.and_then(|mapping| mapping.common(area)) != Some(area) {
             self.area += 1;
         }
     }
@@ -379,16 +379,13 @@ fn ranges_of(parts: &[Part]) -> Vec<PageRange> {
 
 /// The first part of each run, as far as the bounce pages go. A part lies in one mapping:
 /// `mremap` takes no more (EFAULT).
-fn parts_of(maps: &str, runs: &[Departure]) -> Vec<Part> {
-    let mappings: Vec<PageRange> = maps.lines().filter_map(mapping_of).collect();
+fn parts_of(runs: &[Departure], mapping_of: impl Fn(PageNumber) -> Option<PageRange>) -> Vec<Part> {
     let mut room = u64::from(Layout::bounce_pages());
     let mut parts = Vec::new();
     for (run, departure) in runs.iter().enumerate() {
         let first = departure.page.page();
-        // They are in order of address.
-        let next = mappings.partition_point(|mapping| mapping.end() <= first);
-        let mapping = mappings.get(next).filter(|mapping| mapping.contains(first));
-        let pages = mapping.map_or(1, |mapping| mapping.end().0 - first.0);
+        let mapping = mapping_of(first).unwrap_or(PageRange::new(first, 1));
+        let pages = mapping.end().0 - first.0;
         let count = pages.min(departure.count.into()).min(room);
         if count == 0 {
             break;
@@ -398,7 +395,7 @@ fn parts_of(maps: &str, runs: &[Departure]) -> Vec<Part> {
             run,
             range: PageRange::new(first, count),
             frame: departure.frame,
-            mapping: mapping.copied().unwrap_or(PageRange::new(first, 1)),
+            mapping,
         });
     }
     parts

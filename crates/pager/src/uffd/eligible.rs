@@ -46,44 +46,74 @@ impl Region {
     }
 }
 
-/// The regions in the text of a maps file, without the agent's `own`, the one with the most eligible
-/// pages first.
-pub(super) fn regions(maps: &str, own: &[PageRange]) -> Vec<Region> {
-    let mut regions: Vec<Region> = Vec::new();
-    let mut before = (PageRange::new(PageNumber(0), 0), Kind::Other);
-    for (range, kind) in mappings(maps, own) {
-        let (last, last_kind) = core::mem::replace(&mut before, (range, kind));
-        let hole = range.start.0.saturating_sub(last.end().0);
-        let (is_open, goes_on) = (last_kind != Kind::Other, kind != Kind::Other);
-        if is_open && goes_on && hole <= HOLE_MAX {
-            extend(&mut regions, hole);
-        } else {
-            // Two regions share a hole; nothing is below the first mapping.
-            let shared = is_open && goes_on || last.count == 0;
-            let reach = if shared { hole / 2 } else { hole };
-            if is_open {
-                extend(&mut regions, reach);
-            }
-            if goes_on {
-                let start = PageNumber(range.start.0 - reach);
-                regions.push(Region {
-                    range: PageRange::new(start, reach),
-                    eligible: Vec::new(),
-                    mappings: Vec::new(),
-                });
-            }
-        }
-        if goes_on && let Some(region) = regions.last_mut() {
-            region.range.count += range.count;
-            region.mappings.push(range);
-            if kind == Kind::Eligible {
-                add(&mut region.eligible, range);
-            }
+/// Finds the regions in the lines of a maps file, without the agent's own.
+#[derive(Debug)]
+pub(super) struct RegionReader<'a> {
+    mappings: MappingReader<'a>,
+    regions: Vec<Region>,
+    before: (PageRange, Kind),
+}
+
+impl<'a> RegionReader<'a> {
+    pub(super) const fn new(own: &'a [PageRange]) -> Self {
+        Self {
+            mappings: MappingReader::new(own),
+            regions: Vec::new(),
+            before: (PageRange::new(PageNumber(0), 0), Kind::Other),
         }
     }
-    regions.retain(|region| !region.eligible.is_empty());
-    regions.sort_by_key(|region| core::cmp::Reverse(region.pages()));
-    regions
+
+    /// Takes the next line.
+    pub(super) fn line(&mut self, line: &str) {
+        let (regions, before) = (&mut self.regions, &mut self.before);
+        let take = |range, kind| add_mapping(regions, before, range, kind);
+        self.mappings.line(line, take);
+    }
+
+    /// The regions, the one with the most eligible pages first.
+    pub(super) fn finish(mut self) -> Vec<Region> {
+        self.regions.retain(|region| !region.eligible.is_empty());
+        self.regions
+            .sort_by_key(|region| core::cmp::Reverse(region.pages()));
+        self.regions
+    }
+}
+
+/// Puts a mapping into the last region, or where a new one begins with it.
+fn add_mapping(
+    regions: &mut Vec<Region>,
+    before: &mut (PageRange, Kind),
+    range: PageRange,
+    kind: Kind,
+) {
+    let (last, last_kind) = core::mem::replace(before, (range, kind));
+    let hole = range.start.0.saturating_sub(last.end().0);
+    let (is_open, goes_on) = (last_kind != Kind::Other, kind != Kind::Other);
+    if is_open && goes_on && hole <= HOLE_MAX {
+        extend(regions, hole);
+    } else {
+        // Two regions share a hole; nothing is below the first mapping.
+        let shared = is_open && goes_on || last.count == 0;
+        let reach = if shared { hole / 2 } else { hole };
+        if is_open {
+            extend(regions, reach);
+        }
+        if goes_on {
+            let start = PageNumber(range.start.0 - reach);
+            regions.push(Region {
+                range: PageRange::new(start, reach),
+                eligible: Vec::new(),
+                mappings: Vec::new(),
+            });
+        }
+    }
+    if goes_on && let Some(region) = regions.last_mut() {
+        region.range.count += range.count;
+        region.mappings.push(range);
+        if kind == Kind::Eligible {
+            add(&mut region.eligible, range);
+        }
+    }
 }
 
 fn extend(regions: &mut [Region], pages: u64) {
@@ -99,22 +129,14 @@ fn add(ranges: &mut Vec<PageRange>, range: PageRange) {
     }
 }
 
-/// The eligible mappings in the text of a maps file, each for itself.
-pub(super) fn eligible_mappings(maps: &str, own: &[PageRange]) -> impl Iterator<Item = PageRange> {
-    mappings(maps, own)
-        .filter(|(_, kind)| *kind == Kind::Eligible)
-        .map(|(range, _)| range)
-}
-
-/// The mappings of files and devices, and those that are shared. None of them has ever been eligible.
-pub(super) fn mappings_of_files(maps: &str) -> impl Iterator<Item = PageRange> {
-    let has_file = |line: &&str| {
-        let mut fields = line.split_ascii_whitespace();
-        // System V memory may have the number 0 for an inode.
-        let is_shared = fields.nth(1).is_some_and(|access| access.ends_with('s'));
-        is_shared || fields.nth(2).is_some_and(|inode| inode != "0")
-    };
-    maps.lines().filter(has_file).filter_map(mapping_of)
+/// The mapping of a line of a maps file, if it is one of a file or a device, or shared. None of them has ever
+/// been eligible.
+pub(super) fn mapping_of_file(line: &str) -> Option<PageRange> {
+    let mut fields = line.split_ascii_whitespace();
+    // System V memory may have the number 0 for an inode.
+    let is_shared = fields.nth(1)?.ends_with('s');
+    let has_file = is_shared || fields.nth(2)? != "0";
+    has_file.then(|| mapping_of(line))?
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,38 +147,59 @@ enum Kind {
     Other,
 }
 
-fn mappings(maps: &str, own: &[PageRange]) -> impl Iterator<Item = (PageRange, Kind)> {
-    let mut end = PageNumber(0);
-    maps.lines()
-        .filter_map(parse)
-        // The text comes in pieces, and the mapping at the seam may have grown downwards meanwhile, over
-        // what was told already.
-        .filter_map(move |(range, kind)| {
-            let start = range.start.max(end);
-            end = end.max(range.end());
-            let rest = range
-                .end()
-                .0
-                .checked_sub(start.0)
-                .filter(|&rest| rest > 0)?;
-            Some((PageRange::new(start, rest), kind))
-        })
-        .flat_map(move |(range, kind)| {
-            let mut parts = vec![(range, kind)];
-            for &hole in own {
-                parts = parts
-                    .into_iter()
-                    .flat_map(|(part, kind)| {
-                        let inside = part.common(hole).map(|inside| (inside, Kind::Other));
-                        without(part, hole)
-                            .map(move |part| (part, kind))
-                            .chain(inside)
-                    })
-                    .collect();
+/// Finds the mappings in the lines of a maps file.
+#[derive(Debug)]
+pub(super) struct MappingReader<'a> {
+    own: &'a [PageRange],
+    /// Of what was told so far.
+    end: PageNumber,
+}
+
+impl<'a> MappingReader<'a> {
+    pub(super) const fn new(own: &'a [PageRange]) -> Self {
+        Self {
+            own,
+            end: PageNumber(0),
+        }
+    }
+
+    /// Takes the next line, and shows the mapping if it is eligible.
+    pub(super) fn eligible(&mut self, line: &str, mut show: impl FnMut(PageRange)) {
+        self.line(line, |range, kind| {
+            if kind == Kind::Eligible {
+                show(range);
             }
-            parts.sort_unstable_by_key(|(part, _)| part.start);
-            parts
-        })
+        });
+    }
+
+    fn line(&mut self, line: &str, mut show: impl FnMut(PageRange, Kind)) {
+        let Some((range, kind)) = parse(line) else {
+            return;
+        };
+        // The lines come in pieces, and the mapping at the seam may have grown downwards meanwhile, over
+        // what was told already.
+        let start = range.start.max(self.end);
+        self.end = self.end.max(range.end());
+        let rest = range.end().0.saturating_sub(start.0);
+        if rest == 0 {
+            return;
+        }
+        let range = PageRange::new(start, rest);
+        let mut parts = vec![(range, kind)];
+        for &hole in self.own.iter().filter(|own| own.overlaps(range)) {
+            parts = parts
+                .into_iter()
+                .flat_map(|(part, kind)| {
+                    let inside = part.common(hole).map(|inside| (inside, Kind::Other));
+                    without(part, hole)
+                        .map(move |part| (part, kind))
+                        .chain(inside)
+                })
+                .collect();
+        }
+        parts.sort_unstable_by_key(|(part, _)| part.start);
+        parts.into_iter().for_each(|(part, kind)| show(part, kind));
+    }
 }
 
 /// What is left of a range on both sides of a hole. (The kernel merges neighbouring anonymous
@@ -184,6 +227,14 @@ fn parse(line: &str) -> Option<(PageRange, Kind)> {
     Some((mapping_of(line)?, kind))
 }
 
+/// The regions in the text of a maps file.
+#[cfg(test)]
+pub(super) fn regions(maps: &str, own: &[PageRange]) -> Vec<Region> {
+    let mut reader = RegionReader::new(own);
+    maps.lines().for_each(|line| reader.line(line));
+    reader.finish()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,7 +260,11 @@ mod tests {
     #[test]
     fn only_private_anonymous_data_is_eligible() {
         let own = at(0x7f50_0000_0000, 0x7f50_0040_0000);
-        let found: Vec<PageRange> = eligible_mappings(MAPS, &[own]).collect();
+        let own = [own];
+        let mut reader = MappingReader::new(&own);
+        let mut found = Vec::new();
+        MAPS.lines()
+            .for_each(|line| reader.eligible(line, |range| found.push(range)));
         assert_eq!(
             found,
             [
@@ -223,7 +278,7 @@ mod tests {
 
     #[test]
     fn what_has_a_file_is_told_by_its_inode() {
-        let found: Vec<PageRange> = mappings_of_files(MAPS).collect();
+        let found: Vec<PageRange> = MAPS.lines().filter_map(mapping_of_file).collect();
         let files = [
             at(0x7f20_0000_0000, 0x7f20_0040_0000),
             at(0x7f30_0000_0000, 0x7f30_0040_0000),

@@ -171,18 +171,14 @@ impl Layout {
         unsafe { reserve_at(range, MapFlags::FIXED_NOREPLACE) }
     }
 
-    /// Makes the stack of the task that drops pages usable, and returns its top.
-    pub(super) fn open_dropper_stack(&self) -> Result<u64, Errno> {
-        let start = self.base + DROPPER_STACK_OFFSET;
-        let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: inside the reservation, between the agent's stack and the frames, used for
-        // nothing else.
-        unsafe { rustix::mm::mprotect(start as *mut _, DROPPER_STACK_SIZE as usize, access) }?;
-        Ok(start + DROPPER_STACK_SIZE)
+    /// The top of the stack of the task that drops pages.
+    pub(super) const fn dropper_stack_top(&self) -> u64 {
+        self.base + DROPPER_STACK_OFFSET + DROPPER_STACK_SIZE
     }
 
-    /// Makes frames, headers and trash usable, and if pages are moved registers frames and trash,
-    /// each with the userfaultfd that moves pages there.
+    /// Makes frames, headers, trash and the dropper's stack usable, and if pages are moved registers frames
+    /// and trash, each with the userfaultfd that moves pages there. All of it at once: each part is a mapping,
+    /// and a program may have taken all others (`vm.max_map_count`) when it is wanted.
     pub(super) fn activate(
         &self,
         main: &Userfaultfd,
@@ -191,9 +187,12 @@ impl Layout {
     ) -> Result<(), OpenError> {
         let length = self.end - self.frames;
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range is inside the reservation, and nothing is in it yet.
-        unsafe { rustix::mm::mprotect(self.frames as *mut _, length as usize, access) }
-            .map_err(system)?;
+        let stack = (self.base + DROPPER_STACK_OFFSET, DROPPER_STACK_SIZE);
+        for (start, length) in [stack, (self.frames, length)] {
+            // SAFETY: the range is inside the reservation, and nothing is in it yet.
+            unsafe { rustix::mm::mprotect(start as *mut _, length as usize, access) }
+                .map_err(system)?;
+        }
         // A huge page under one frame would give memory to 511 others, and MOVE would have to split
         // it. Refused only by kernels that have no huge pages.
         // SAFETY: as above.

@@ -1,7 +1,12 @@
 //! Mappings as the kernel describes them (proc_pid_maps(5), proc_pid_smaps(5)).
 
+use super::abi;
 use crate::PageRange;
+use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PageNumber};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 /// The pages of the mapping that a line of a maps or smaps file begins with.
 pub(super) fn mapping_of(line: &str) -> Option<PageRange> {
@@ -10,6 +15,75 @@ pub(super) fn mapping_of(line: &str) -> Option<PageRange> {
     let end = u64::from_str_radix(end, 16).ok()?;
     let pages = end.checked_sub(start)? >> PAGE_SHIFT;
     Some(PageRange::new(PageNumber::containing(start), pages))
+}
+
+/// Finds single mappings of an address space, of which there may be tens of thousands.
+#[derive(Debug)]
+pub(super) enum Mappings {
+    /// A maps file of a kernel that can be asked for one mapping.
+    Asked(OwnedFd),
+    /// All that there were, in order of address.
+    Read(Vec<PageRange>),
+}
+
+impl Mappings {
+    /// `read` shows the lines of the file, where the kernel cannot be asked.
+    pub(super) fn of(file: OwnedFd, read: impl FnOnce(&mut dyn FnMut(&str)) -> Option<()>) -> Self {
+        if matches!(ask(&file, 0), Ok(_) | Err(Errno::NOENT)) {
+            return Self::Asked(file);
+        }
+        let mut mappings = Vec::new();
+        let all = read(&mut |line| mappings.extend(mapping_of(line)));
+        Self::Read(all.map_or_else(Vec::new, |()| mappings))
+    }
+
+    /// The mapping that a page is in.
+    pub(super) fn containing(&self, page: PageNumber) -> Option<PageRange> {
+        match self {
+            Self::Asked(file) => ask(file, page.address()).ok(),
+            Self::Read(mappings) => {
+                let next = mappings.partition_point(|mapping| mapping.end() <= page);
+                let mapping = mappings.get(next)?;
+                mapping.contains(page).then_some(*mapping)
+            }
+        }
+    }
+}
+
+/// The mapping that an address is in.
+fn ask(file: &OwnedFd, address: u64) -> Result<PageRange, Errno> {
+    let mut query = abi::ProcmapQuery {
+        size: size_of::<abi::ProcmapQuery>() as u64,
+        query_addr: address,
+        ..abi::ProcmapQuery::default()
+    };
+    // SAFETY: the kernel writes into the structure, and nowhere else without buffers for names.
+    unsafe { rustix::ioctl::ioctl(file.as_fd(), Query(&mut query)) }?;
+    Ok(PageRange::of_bytes(query.vma_start, query.vma_end))
+}
+
+/// PROCMAP_QUERY: `_IOWR('f', 17, struct procmap_query)`.
+struct Query<'a>(&'a mut abi::ProcmapQuery);
+
+// SAFETY: the opcode takes exactly this structure.
+unsafe impl Ioctl for Query<'_> {
+    type Output = ();
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        rustix::ioctl::opcode::read_write::<abi::ProcmapQuery>(b'f', 17)
+    }
+
+    fn as_ptr(&mut self) -> *mut rustix::ffi::c_void {
+        core::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(
+        _: IoctlOutput,
+        _: *mut rustix::ffi::c_void,
+    ) -> rustix::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The VmFlags of a mapping.
@@ -58,5 +132,24 @@ mod tests {
         assert_eq!(range, PageRange::new(PageNumber(1), 2));
         assert!(flags.has("wf") && !flags.has("f"));
         assert!(reader.line("VmFlags: um").is_none());
+    }
+
+    /// Both ways of asking agree on every mapping of this process, and on what is not mapped.
+    #[test]
+    fn a_mapping_that_is_asked_for_is_that_of_the_text() {
+        let file = std::fs::File::open("/proc/self/maps").unwrap();
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let read = Mappings::Read(text.lines().filter_map(mapping_of).collect());
+        let asked = Mappings::of(OwnedFd::from(file), |_| None);
+        let Mappings::Asked(_) = asked else {
+            // Before Linux 6.11: all is read.
+            return;
+        };
+        let own = PageNumber::containing((&raw const text).addr() as u64);
+        for page in [own, PageNumber(0), PageNumber(1)] {
+            assert_eq!(asked.containing(page), read.containing(page), "{page:?}");
+        }
+        assert!(asked.containing(own).is_some());
+        assert!(asked.containing(PageNumber(0)).is_none());
     }
 }

@@ -2,7 +2,7 @@
 //! 6.7), and the whole process (`/proc/PID/statm`).
 
 use super::abi;
-use super::mappings::{FlagReader, Flags};
+use super::mappings::{FlagReader, Flags, Mappings};
 use crate::{PageRange, RangeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -98,9 +98,10 @@ impl Residency {
         let _ = rustix::process::pidfd_send_signal(&self.directory, Signal::KILL);
     }
 
-    /// The mappings (proc_pid_maps(5)).
-    pub(super) fn maps(&self) -> Option<String> {
-        self.text("maps")
+    /// For looking at single mappings. None if they cannot be read.
+    pub(super) fn mappings(&self) -> Option<Mappings> {
+        let file = open_in(&self.directory, "maps").ok()?;
+        Some(Mappings::of(file, |show| self.for_each_line(show)))
     }
 
     /// Shows every mapping and its flags (VmFlags of proc_pid_smaps(5)). None if they cannot be read.
@@ -109,8 +110,22 @@ impl Residency {
         &self,
         mut show: impl FnMut(PageRange, Flags<'_>),
     ) -> Option<()> {
-        let file = open_in(&self.directory, "smaps").ok()?;
         let mut reader = FlagReader::default();
+        self.each_line_of("smaps", |line| {
+            if let Some((mapping, flags)) = reader.line(line) {
+                show(mapping, flags);
+            }
+        })
+    }
+
+    /// Shows every line about a mapping (proc_pid_maps(5)). None if they cannot be read.
+    pub(super) fn for_each_line(&self, show: impl FnMut(&str)) -> Option<()> {
+        self.each_line_of("maps", show)
+    }
+
+    /// Never all of them at once: a process may have tens of thousands of mappings.
+    fn each_line_of(&self, name: &str, mut show: impl FnMut(&str)) -> Option<()> {
+        let file = open_in(&self.directory, name).ok()?;
         let mut bytes = Vec::new();
         let mut buffer = alloc::vec![0u8; 64 << 10];
         while let more @ 1.. = read_some(&file, &mut buffer)? {
@@ -120,25 +135,13 @@ impl Residency {
                 .rposition(|&byte| byte == b'\n')
                 .map_or(0, |end| end + 1);
             // Names of files need not be UTF-8.
-            for line in String::from_utf8_lossy(&bytes[..whole]).lines() {
-                if let Some((mapping, flags)) = reader.line(line) {
-                    show(mapping, flags);
-                }
-            }
+            String::from_utf8_lossy(&bytes[..whole])
+                .lines()
+                .for_each(&mut show);
             bytes.drain(..whole);
         }
         // The last line ends as all others do.
         Some(())
-    }
-
-    fn text(&self, name: &str) -> Option<String> {
-        let file = open_in(&self.directory, name).ok()?;
-        let mut bytes = Vec::new();
-        let mut buffer = alloc::vec![0u8; 64 << 10];
-        while let more @ 1.. = read_some(&file, &mut buffer)? {
-            bytes.extend_from_slice(&buffer[..more]);
-        }
-        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Pages of anonymous memory; of a page that several processes share, a part (Pss_Anon of

@@ -10,8 +10,8 @@ use legato_base::Time;
 use legato_transport::adapter::{ChannelAdapter, Target};
 use legato_transport::cm::{self, ServiceId};
 use legato_verbs::{
-    Address, CompletionQueue, Listener, MemoryRegion, Provider, QueuePair, ReceiveRequest,
-    SharedReceiveQueue, VerbsError, delegate,
+    Address, CompletionQueue, Listener, MemoryRegion, Prepared, Provider, QueuePair,
+    ReceiveRequest, RemoteKey, SharedReceiveQueue, VerbsError, delegate,
 };
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,11 +22,22 @@ use std::rc::Rc;
 pub struct SimProvider {
     network: Rc<RefCell<Inner>>,
     machine: usize,
+    prepared: Prepared,
 }
 
 impl SimProvider {
     pub(super) const fn new(network: Rc<RefCell<Inner>>, machine: usize) -> Self {
-        Self { network, machine }
+        Self {
+            network,
+            machine,
+            prepared: Prepared::Yes,
+        }
+    }
+
+    /// What is said from now on of every key of peers' that is to be prepared: a machine whose processes can
+    /// map no more refuses.
+    pub const fn set_prepared(&mut self, prepared: Prepared) {
+        self.prepared = prepared;
     }
 
     /// The bytes of a region, shared with the NIC: what a program does to registered memory
@@ -153,6 +164,10 @@ impl Provider for SimProvider {
         allocate_region deregister_region poll_completion_queue modify_queue_pair destroy_queue_pair
         post_send close_listener accept reject disconnect
     );
+
+    fn prepare_remote(&mut self, _: QueuePair, _: RemoteKey) -> Result<Prepared, VerbsError> {
+        Ok(self.prepared)
+    }
 
     fn read_region(
         &self,

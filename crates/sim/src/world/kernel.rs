@@ -345,8 +345,9 @@ impl Kernel for SimKernel {
         true
     }
 
-    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) {
+    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) -> Duration {
         self.register(pages, into);
+        Duration::ZERO
     }
 
     fn finish_registering(&mut self, into: &mut Vec<Charge>) {

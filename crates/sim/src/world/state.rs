@@ -12,9 +12,10 @@ use legato_base::histogram::Histogram;
 use legato_base::wire::slot::{SLOT_HEADER_SIZE, SLOT_STRIDE};
 use legato_base::{Bytes, ClientId, Duration, PAGE_SIZE, Random, Time};
 use legato_fabric::{Fabric, FabricConfig};
+use legato_memnode::NodeCounters;
 use legato_pager::replacement::ScanResistant;
 use legato_pager::{Budget, FrameBuffer, Pager, PagerConfig, PagerFabric, SpaceId};
-use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
+use legato_verbs::{AccessFlags, Address, MemoryRegion, Prepared, Provider};
 
 /// Between two operations of a thread, at most; a quarter of it at least. Memory that the pager is
 /// not in charge of then grows by less than a headroom between two of its measurements.
@@ -323,6 +324,16 @@ impl World {
     pub fn limit_node_memory(&mut self, index: usize, more: Option<Bytes>) {
         let name = &self.nodes[index].name;
         self.network.limit_memory(name, more.map(|more| more.0));
+    }
+
+    /// Whether the program's machine can use what nodes grant: see [`SimProvider::set_prepared`].
+    pub const fn set_prepared(&mut self, prepared: Prepared) {
+        self.provider.set_prepared(prepared);
+    }
+
+    /// What a memory node has granted.
+    pub fn node_counters(&self, index: usize) -> NodeCounters {
+        self.nodes[index].server.counters()
     }
 
     /// Stops a memory node and its NIC; what was sent to it waits.

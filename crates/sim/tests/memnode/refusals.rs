@@ -32,7 +32,7 @@ impl Provider for Keeping {
         create_shared_receive_queue destroy_shared_receive_queue post_shared_receive
         arm_shared_receive_queue query_shared_receive_queue
         create_queue_pair query_queue_pair query_attributes queue_pair_number port_address
-        modify_queue_pair destroy_queue_pair post_send post_receive
+        modify_queue_pair destroy_queue_pair prepare_remote post_send post_receive
         listen close_listener connect accept reject disconnect
         poll_event progress progress_requests set_sleeping
     );

@@ -3,9 +3,10 @@
 use super::scene::{self, START, end, filled};
 use legato_base::timeouts::FAR_MEMORY;
 use legato_base::{Bytes, Duration, PageNumber, Random};
-use legato_pager::{PageRange, PagerEvent};
+use legato_pager::{FarShortage, PageRange, PagerEvent};
 use legato_sim::provider::SimNetworkConfig;
 use legato_sim::world::{FailureKind, Operation, Outcome, Registering, World, WorldConfig};
+use legato_verbs::Prepared;
 
 const CACHE: u64 = 512;
 
@@ -452,12 +453,82 @@ fn a_node_whose_system_gives_no_more_memory_keeps_what_it_has() {
     go_on(world, range, waits_for);
 }
 
+/// P-101. Lost: both nodes, for an extent that a process with as many mappings as it may have could not map.
+#[test]
+fn an_extent_that_cannot_be_prepared_is_refused_alone() {
+    let mut world = with_one_node(Bytes::mib(64));
+    let range = world.map(START, 16 * CACHE).unwrap();
+    let write = |world: &mut World, page| world.begin(0, Operation::Write(PageNumber(page), page));
+    let mut page = START;
+    // Until something has left, so that an extent is there.
+    while world.counters().pages_written == 0 {
+        write(&mut world, page);
+        world.pass(Duration::from_millis(10)).unwrap();
+        assert_eq!(world.take_outcome(0), Some(Outcome::Done));
+        page += 1;
+    }
+    let extents = world.node_counters(0).extents_allocated;
+    assert!(extents > 0);
+    world.set_prepared(Prepared::Refused);
+    loop {
+        write(&mut world, page);
+        world.pass(Duration::from_millis(10)).unwrap();
+        if world.take_outcome(0).is_none() {
+            break;
+        }
+        page += 1;
+    }
+    world.pass(Duration::from_secs(5)).unwrap();
+    let counters = world.node_counters(0);
+    assert_eq!(
+        counters.extents_allocated - counters.extents_released,
+        extents
+    );
+    assert!(counters.extents_released > 0, "given back at once");
+    world.set_prepared(Prepared::Yes);
+    go_on(world, range, page);
+}
+
+#[test]
+fn who_cannot_map_far_memory_ends_for_that_reason() {
+    let mut world = with_one_node(Bytes::mib(64));
+    world.set_prepared(Prepared::Refused);
+    fill_until_it_waits(&mut world);
+    let failure = world.wait_for(0).unwrap_err();
+    let why = FailureKind::GaveUp(PagerEvent::FarMemoryFull(FarShortage::NoMappings));
+    assert_eq!(failure.kind, why);
+}
+
+#[test]
+fn who_has_lost_all_nodes_ends_for_that_reason() {
+    let mut world = with_one_node(Bytes::mib(64));
+    world.kill_node(0);
+    fill_until_it_waits(&mut world);
+    let failure = world.wait_for(0).unwrap_err();
+    let why = FailureKind::GaveUp(PagerEvent::FarMemoryFull(FarShortage::NoNodes));
+    assert_eq!(failure.kind, why);
+}
+
+/// P-101: a page that is waited for does not wait behind an extent that is only granted.
+#[test]
+fn an_extent_is_not_used_before_it_is_prepared() {
+    let mut world = with_one_node(Bytes::mib(64));
+    world.set_prepared(Prepared::NotYet);
+    let (range, waits_for) = fill_until_it_waits(&mut world);
+    world.pass(Duration::from_secs(1)).unwrap();
+    assert_eq!(world.node_counters(0).extents_allocated, 1);
+    assert_eq!(world.counters().pages_written, 0);
+    world.set_prepared(Prepared::Yes);
+    go_on(world, range, waits_for);
+}
+
 #[test]
 fn far_memory_that_nobody_gives_back_ends_the_program_after_a_while() {
     let (mut world, ..) = with_full_far_memory();
     let begin = world.now();
     let failure = world.wait_for(0).unwrap_err();
-    let FailureKind::GaveUp(PagerEvent::FarMemoryFull { held }) = failure.kind else {
+    let FailureKind::GaveUp(PagerEvent::FarMemoryFull(FarShortage::NoRoom { held })) = failure.kind
+    else {
         panic!("{failure:?}");
     };
     assert!((Bytes::pages(CACHE)..=Bytes::pages(2 * CACHE)).contains(&held));

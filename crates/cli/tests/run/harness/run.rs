@@ -38,6 +38,8 @@ pub(crate) struct Run {
     /// Every socket is noted too.
     notes_sockets: bool,
     quiet: bool,
+    /// Mappings that a process of it has.
+    mappings: u64,
     /// What starts a program on another host or in a control group, or nothing.
     enter: Vec<String>,
 }
@@ -73,6 +75,8 @@ impl Run {
             pause: Duration::from_millis(sized(5, 100)),
             notes_sockets: false,
             quiet: true,
+            // As many as take no memory to speak of.
+            mappings: 0,
             enter: Vec::new(),
         }
     }
@@ -100,6 +104,12 @@ impl Run {
         if let Some(options) = &mut self.options {
             options.insert(name.to_owned(), value.to_owned());
         }
+        self
+    }
+
+    /// A process of it has so many mappings.
+    pub(crate) const fn mappings(mut self, count: u64) -> Self {
+        self.mappings = count;
         self
     }
 
@@ -195,6 +205,7 @@ impl Run {
             mark,
             directory,
             stats,
+            mappings: self.mappings,
             temporary,
         }
     }
@@ -219,6 +230,7 @@ pub(crate) struct Running {
     pub(crate) mark: String,
     directory: PathBuf,
     stats: PathBuf,
+    mappings: u64,
     temporary: PathBuf,
 }
 
@@ -328,7 +340,9 @@ impl Running {
         let seen = self.sampler.take().map(Sampler::finish).unwrap_or_default();
         let stats = std::fs::read(&self.stats).ok();
         let stats = stats.map(|bytes| serde_json::from_slice(&bytes).expect("--stats writes JSON"));
-        stats.iter().for_each(expect_small_agents);
+        if let Some(stats) = &stats {
+            expect_small_agents(stats, self.mappings);
+        }
         let files = std::fs::read_dir(&self.temporary).unwrap().flatten();
         messages::expect_known(&errors());
         Finished {
@@ -362,9 +376,11 @@ impl Running {
 }
 
 /// Whatever its program does, an agent takes no more for itself than this: for each page that it knows,
-/// for each page of each forked child, for each page that is kept for children, for the cache, and besides.
+/// for each page of each forked child, for each page that is kept for children, for each of its program's
+/// mappings, for the cache, and besides.
 #[track_caller]
-fn expect_small_agents(stats: &Value) {
+fn expect_small_agents(stats: &Value, mappings: u64) {
+    const OF_A_MAPPING: u64 = 64;
     const OF_A_PAGE: u64 = 64;
     const OF_A_CHILDS_PAGE: u64 = 16;
     const OF_A_KEPT_PAGE: u64 = PAGE_SIZE as u64 + 512;
@@ -377,7 +393,8 @@ fn expect_small_agents(stats: &Value) {
         let pages = number("far_pages_peak") + number("cache_bytes_peak") / PAGE_SIZE as u64;
         let of_a_page = OF_A_PAGE + OF_A_CHILDS_PAGE * number("children_served");
         let kept = number("kept_pages_peak") * OF_A_KEPT_PAGE;
-        let bound = pages * of_a_page + kept + cache / OF_THE_CACHE + BESIDES;
+        let of_pages = pages * of_a_page + kept;
+        let bound = of_pages + mappings * OF_A_MAPPING + cache / OF_THE_CACHE + BESIDES;
         let peak = number("agent_bytes_peak");
         assert!(peak <= bound, "{peak} bytes, of at most {bound}: {agent}");
     }

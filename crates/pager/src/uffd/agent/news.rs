@@ -100,11 +100,8 @@ impl<G: ProviderGlue> Agent<G> {
                     node,
                     mismatch,
                 } => self.tell_rejected(page, node, mismatch),
-                PagerEvent::FarMemoryFull { held } => {
-                    let text = format!(
-                        "far memory is full: {held} are there, and it needs more; raise --far, or name \
-                         more nodes"
-                    );
+                PagerEvent::FarMemoryFull(why) => {
+                    let text = why.to_string();
                     let _ = self
                         .supervisor
                         .send(AgentMessageBody::FarMemoryFull { text }, &[]);

@@ -70,7 +70,6 @@ impl Dropper {
     }
 
     fn start(layout: &Layout, context: &Userfaultfd, start_task: StartTask) -> Result<Self, Errno> {
-        let stack_top = layout.open_dropper_stack()?;
         let task: &'static Task = Box::leak(Box::new(Task {
             mailbox: Mailbox::new(),
             process: rustix::process::getpid().as_raw_nonzero().get(),
@@ -79,7 +78,7 @@ impl Dropper {
         }));
         let argument = core::ptr::from_ref(task).cast_mut().cast();
         // SAFETY: the layout keeps the stack for this task; its memory is never freed.
-        unsafe { start_task(stack_top, serve, argument) }?;
+        unsafe { start_task(layout.dropper_stack_top(), serve, argument) }?;
         Ok(Self { task })
     }
 

@@ -2,7 +2,6 @@
 
 use super::{Dropper, TaskMain};
 use crate::PageRange;
-use crate::uffd::mappings::mapping_of;
 use crate::uffd::message::Message;
 use crate::uffd::residency::Residency;
 use crate::uffd::{Layout, Mask, Userfaultfd, abi};
@@ -207,9 +206,9 @@ fn an_area_is_one_mapping_before_and_after() {
     let mut pages = Protected::new();
     let area = pages.area();
     let is_whole = |pages: &Protected| {
-        let maps = pages.residency.maps().unwrap();
-        let mut mappings = maps.lines().filter_map(mapping_of);
-        mappings.any(|mapping| mapping.common(area) == Some(area))
+        let mappings = pages.residency.mappings().unwrap();
+        let mapping = mappings.containing(area.start);
+        mapping.and_then(|mapping| mapping.common(area)) == Some(area)
     };
     assert!(is_whole(&pages));
     assert_eq!(pages.take(), (1, None));

@@ -15,14 +15,15 @@ impl LinuxKernel {
     /// it. Shared mappings stay: some are the provider's, to reach the memory nodes.
     pub(super) fn close_own(&mut self) {
         self.own.close();
-        let Some(maps) = self.residency.maps() else {
+        let mut mappings: Vec<PageRange> = Vec::new();
+        let all = self.residency.for_each_line(|line| {
+            if is_private(line) && !is_of_the_kernel(line) {
+                mappings.extend(mapping_of(line));
+            }
+        });
+        if all.is_none() {
             return;
-        };
-        let mappings: Vec<PageRange> = maps
-            .lines()
-            .filter(|line| is_private(line) && !is_of_the_kernel(line))
-            .filter_map(mapping_of)
-            .collect();
+        }
         for mapping in mappings {
             let mut rest = RangeSet::default();
             rest.insert(self.layout.range());

@@ -120,10 +120,13 @@ impl LinuxKernel {
 
     /// What is mapped in a space. None if that cannot be read.
     fn mapped(&self, space: SpaceId) -> Option<RangeSet> {
-        let maps = self.residency_of(space)?.maps()?;
         let mut mapped = RangeSet::new();
-        let mappings = maps.lines().filter_map(mapping_of);
-        mappings.for_each(|mapping| mapped.insert(mapping));
+        let residency = self.residency_of(space)?;
+        residency.for_each_line(|line| {
+            if let Some(mapping) = mapping_of(line) {
+                mapped.insert(mapping);
+            }
+        })?;
         Some(mapped)
     }
 

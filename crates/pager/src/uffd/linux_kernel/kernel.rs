@@ -4,6 +4,7 @@ use super::LinuxKernel;
 use super::child::Child;
 use super::space::Space;
 use super::thread_blocks::leave_before;
+use crate::uffd::agent::now;
 use crate::uffd::frame_memory::LinuxFrames;
 use crate::uffd::transfer::{surely, transfer_across};
 use crate::{
@@ -181,8 +182,10 @@ impl Kernel for LinuxKernel {
         clock.is_some_and(|clock| clock.set_alarm(wanted))
     }
 
-    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) {
+    fn register_more(&mut self, pages: u64, into: &mut Vec<Charge>) -> Duration {
+        let begin = now();
         self.take_charge(pages, into);
+        now().since(begin)
     }
 
     fn drop_droppable(&mut self) {

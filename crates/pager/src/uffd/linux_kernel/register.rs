@@ -7,7 +7,7 @@ use super::{Foreign, LinuxKernel};
 use crate::RangeSet;
 use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
-use crate::uffd::eligible::{Region, eligible_mappings, mappings_of_files, regions};
+use crate::uffd::eligible::{MappingReader, Region, RegionReader, mapping_of_file};
 use crate::uffd::residency::Residency;
 use crate::{Charge, EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;
@@ -121,14 +121,27 @@ impl Look<'_> {
     /// Registers more until so many resident pages are found.
     fn look_around(mut self, own: &[PageRange], pages: u64, into: &mut Vec<Charge>) {
         self.refused.forget_old(now());
-        if let Some(maps) = self.residency.maps() {
-            self.register_more(&maps, own, pages, into);
+        if let Some(regions) = self.regions(own) {
+            self.register_more(regions, own, pages, into);
         }
     }
 
-    fn register_more(&mut self, maps: &str, own: &[PageRange], pages: u64, into: &mut Vec<Charge>) {
+    /// What there is now, without the agent's own. None if it cannot be read.
+    fn regions(&self, own: &[PageRange]) -> Option<Vec<Region>> {
+        let mut reader = RegionReader::new(own);
+        self.residency.for_each_line(|line| reader.line(line))?;
+        Some(reader.finish())
+    }
+
+    fn register_more(
+        &mut self,
+        regions: Vec<Region>,
+        own: &[PageRange],
+        pages: u64,
+        into: &mut Vec<Charge>,
+    ) {
         let mut found = 0;
-        for region in regions(maps, own) {
+        for region in regions {
             if found >= pages {
                 break;
             }
@@ -159,8 +172,17 @@ impl Look<'_> {
         if registered.is_empty() {
             return;
         }
-        let maps = self.residency.maps().unwrap_or_default();
-        for part in mappings_of_files(&maps).flat_map(|mapping| registered.common_with(mapping)) {
+        let mut files: Vec<PageRange> = Vec::new();
+        // Where it cannot be read the process has ended.
+        let _ = self.residency.for_each_line(|line| {
+            let mapping = mapping_of_file(line);
+            files.extend(
+                mapping
+                    .into_iter()
+                    .flat_map(|it| registered.common_with(it)),
+            );
+        });
+        for part in files {
             let (start, length) = (part.start.address(), part.count << PAGE_SHIFT);
             // Where it was not registered that changes nothing, or is refused.
             // SAFETY: the pager has not been in charge of it for a moment, and nothing of it has left.
@@ -179,9 +201,9 @@ impl Look<'_> {
         let (mut found, gone) = self.register_parts(region, missing, into);
         // What has become of it shows when one looks again. What refuses then refuses indeed.
         if !gone.is_empty()
-            && let Some(maps) = self.residency.maps()
+            && let Some(regions) = self.regions(own)
         {
-            for region in regions(&maps, own) {
+            for region in regions {
                 let (more, refusing) = self.register_parts(&region, &gone, into);
                 found += more;
                 self.refuse(refusing);
@@ -292,8 +314,11 @@ pub(super) fn unregistered(
         }
         // Perhaps it is in several mappings.
         let mappings = mappings.get_or_insert_with(|| {
-            let maps = residency.maps().unwrap_or_default();
-            eligible_mappings(&maps, &[]).collect()
+            let mut reader = MappingReader::new(&[]);
+            let mut found = Vec::new();
+            let taken = residency
+                .for_each_line(|line| reader.eligible(line, |mapping| found.push(mapping)));
+            taken.map_or_else(Vec::new, |()| found)
         });
         absent.insert(range);
         let first = mappings.partition_point(|mapping| mapping.end() <= range.start);

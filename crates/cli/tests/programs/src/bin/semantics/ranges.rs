@@ -22,6 +22,7 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("mapped-over", mapped_over),
     ("unmapped-in-flight", unmapped_in_flight),
     ("discarded-in-flight", discarded_in_flight),
+    ("all-mappings-taken", all_mappings_taken),
 ];
 
 const PAGES: u64 = 256;
@@ -501,4 +502,30 @@ fn discarded_in_flight(ground: &Ground) -> Result<Outcome, Failure> {
     in_flight(ground, |region| {
         Ok(region.advise(0, region.pages(), libc::MADV_DONTNEED)?)
     })
+}
+
+/// The process has as many mappings as it may (`vm.max_map_count`) before any of its pages leaves.
+fn all_mappings_taken(ground: &Ground) -> Result<Outcome, Failure> {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count")?;
+    let most = text.trim().parse::<usize>();
+    let pages = 2 * most.map_err(|error| Failure(error.to_string()))?;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let null = core::ptr::null_mut();
+    let length = pages * PAGE_SIZE;
+    let cut = call!(mmap(null, length, libc::PROT_NONE, kind, -1, 0))? as *mut libc::c_void;
+    let read_only = |page| {
+        let page: *mut libc::c_void = cut.wrapping_byte_add(page * PAGE_SIZE);
+        outcome!(mprotect(page, PAGE_SIZE, libc::PROT_READ))
+    };
+    let refused = (1..pages).step_by(2).find_map(|page| read_only(page).err());
+    ensure!(refused == Some(libc::ENOMEM), "no limit: {refused:?}");
+    // A cut takes two. What is shared is a file of its own, and never one mapping with another.
+    let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    while outcome!(mmap(null, PAGE_SIZE, libc::PROT_NONE, shared, -1, 0)).is_ok() {}
+    let region = ground.far_region(PAGES)?;
+    check(&region, 1)?;
+    fill(&region, 2);
+    ground.evict(&region)?;
+    check(&region, 2)?;
+    Ok(Outcome::Passed)
 }
