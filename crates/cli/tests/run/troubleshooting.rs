@@ -60,6 +60,7 @@ const NOT_TRIED: [(&str, &[&str]); 5] = [
             "cannot connect an agent to the NIC",
             "the RDMA device there is not used",
             "PROG (PID) was killed: which memory a forked child",
+            "PROG (PID) was killed: its NIC has not let go",
             "secret file FILE: it belongs to another user",
             "memory node ADDR: REASON; the node is another",
         ],

@@ -4,6 +4,7 @@
 //! slot of its own. What is local the kernel shares by itself (copy on write). Pages leave a child
 //! as they leave the program, once a task of Legato's runs in its address space.
 
+use super::fault::Stall;
 use super::kept::Kept;
 use super::write_back::FEW_QUEUED;
 use super::{Fault, Pager};
@@ -125,15 +126,12 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
-    /// False if the fault must wait.
-    pub(super) fn serve_kept(&mut self, fault: Fault) -> bool {
-        let Some(frame) = self.frame_of_kept(fault.page) else {
-            return false;
-        };
+    pub(super) fn serve_kept(&mut self, fault: Fault) -> Result<(), Stall> {
+        let frame = self.frame_of_kept(fault.page).ok_or(Stall::Frame)?;
         self.frames.arrive(frame, fault.page, true);
         self.waiting.expect(fault);
         self.fill_arrived();
-        true
+        Ok(())
     }
 
     /// Puts a kept page into a frame that is taken; None while frames are short.

@@ -10,6 +10,18 @@ use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
 /// many times in a row means that the kernel has lost it.
 const SPURIOUS_FAULTS_MAX: u32 = 10_000;
 
+/// So many faults are tried in vain in a turn, each other ones: thousands of threads may wait.
+const TRIED_IN_VAIN: u32 = 8;
+
+/// Why a fault cannot be served now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stall {
+    /// There is no frame, for anybody.
+    Frame,
+    /// Its address space is changing, or the node of its page takes no more for now.
+    Own,
+}
+
 /// Faults in a row on one page that the table says is resident.
 #[derive(Debug, Default)]
 pub(super) struct SpuriousFaults {
@@ -43,14 +55,14 @@ impl<K: Kernel> Pager<K> {
         if self.must_wait_for_reach(fault, net.now) {
             self.counters.faults_stalled += 1;
             self.waiting.out_of_reach.push_back(fault);
-        } else if !self.serve(fault, net) {
+        } else if self.serve(fault, net).is_err() {
             self.counters.faults_stalled += 1;
             self.waiting.stalled.push_back(fault);
         }
         self.wrote_in_fault |= self.frames.writing() > writing;
     }
 
-    /// Faults that had to wait, oldest first.
+    /// Faults that had to wait, in turn.
     pub(super) fn retry_stalled(&mut self, net: &mut PagerFabric<'_>) {
         for fault in core::mem::take(&mut self.waiting.out_of_reach) {
             if self.must_wait_for_reach(fault, net.now) {
@@ -59,19 +71,28 @@ impl<K: Kernel> Pager<K> {
                 self.waiting.stalled.push_back(fault);
             }
         }
+        let mut in_vain = 0;
         for _ in 0..self.waiting.stalled.len() {
             let Some(fault) = self.waiting.stalled.pop_front() else {
                 return;
             };
-            if !self.serve(fault, net) {
-                self.waiting.stalled.push_front(fault);
-                return;
+            match self.serve(fault, net) {
+                Ok(()) => {}
+                Err(Stall::Frame) => return self.waiting.stalled.push_front(fault),
+                // What it waits for is its own: it holds up nobody else.
+                Err(Stall::Own) => {
+                    self.waiting.stalled.push_back(fault);
+                    in_vain += 1;
+                    if in_vain == TRIED_IN_VAIN {
+                        return;
+                    }
+                }
             }
         }
     }
 
-    /// False if the fault must wait for something that is short.
-    fn serve(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
+    /// Serves a fault, unless that must wait.
+    fn serve(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> Result<(), Stall> {
         let Some(entry) = self.table.entry(fault.page) else {
             return self.serve_untouched(fault);
         };
@@ -79,7 +100,7 @@ impl<K: Kernel> Pager<K> {
             Location::Resident if entry.is(Flag::Unseen) => self.serve_dropped(fault.page),
             Location::Resident => {
                 self.serve_spurious(fault.page);
-                true
+                Ok(())
             }
             Location::InFrame(frame) => self.serve_in_frame(fault, frame),
             Location::Far => self.serve_far(fault, net),
@@ -89,16 +110,14 @@ impl<K: Kernel> Pager<K> {
     }
 
     /// Never touched: zeros, and more of them if the program is walking on.
-    fn serve_untouched(&mut self, fault: Fault) -> bool {
-        let Some((frame, _)) = self.take_frames(1) else {
-            return false;
-        };
+    fn serve_untouched(&mut self, fault: Fault) -> Result<(), Stall> {
+        let (frame, _) = self.take_frames(1).ok_or(Stall::Frame)?;
         self.counters.faults_zero_filled += 1;
         self.zero_fill(fault.page, frame, true);
         self.waiting.expect(fault);
         self.follow_stream(fault.page, Source::Untouched);
         self.fill_arrived();
-        true
+        Ok(())
     }
 
     /// A page was missing, and perhaps those behind it will be. What that shows to be used is marked so.
@@ -121,27 +140,19 @@ impl<K: Kernel> Pager<K> {
         self.frames.arrive(frame, page, demanded);
     }
 
-    fn serve_in_frame(&mut self, fault: Fault, frame: FrameIndex) -> bool {
+    fn serve_in_frame(&mut self, fault: Fault, frame: FrameIndex) -> Result<(), Stall> {
         match self.frames.state(frame) {
-            FrameState::Queued(_) | FrameState::Done(_) => {
-                self.serve_victim(fault, frame);
-                true
-            }
+            FrameState::Queued(_) | FrameState::Done(_) => self.serve_victim(fault, frame),
             FrameState::Writing(_) => {
                 // The frame is the fabric's until the write is quiet; its bytes may be read.
-                let Some((copy, _)) = self.take_frames(1) else {
-                    return false;
-                };
+                let (copy, _) = self.take_frames(1).ok_or(Stall::Frame)?;
                 self.kernel.frames_mut().copy_page(frame, copy);
                 self.frames.disown(frame);
                 self.serve_victim(fault, copy);
-                true
             }
-            _ => {
-                self.demand(fault, frame);
-                true
-            }
+            _ => self.demand(fault, frame),
         }
+        Ok(())
     }
 
     /// Moved out a moment ago and still here: it goes back, newest content and no fetch.
@@ -157,12 +168,10 @@ impl<K: Kernel> Pager<K> {
         self.fill_arrived();
     }
 
-    fn serve_far(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> bool {
-        let Some((frame, _)) = self.take_frames(1) else {
-            return false;
-        };
+    fn serve_far(&mut self, fault: Fault, net: &mut PagerFabric<'_>) -> Result<(), Stall> {
+        let (frame, _) = self.take_frames(1).ok_or(Stall::Frame)?;
         if !self.fetch_into(fault.page, frame, true, net) {
-            return false;
+            return Err(Stall::Own);
         }
         let entry = self.table.entry(fault.page);
         if entry.is_some_and(|entry| entry.location() == Location::Lost) {
@@ -172,7 +181,7 @@ impl<K: Kernel> Pager<K> {
         self.follow_stream(fault.page, Source::Far);
         self.look_at_requests(net);
         self.fill_arrived();
-        true
+        Ok(())
     }
 
     /// A page that is on its way has been asked for.
@@ -187,18 +196,13 @@ impl<K: Kernel> Pager<K> {
     /// `madvise` drops its range only after its event was read, so it can take away what entered
     /// in between. The page has had no other content than what was dropped: it is zeros again. If
     /// it is still there the fault was only late.
-    fn serve_dropped(&mut self, page: SpacePage) -> bool {
+    fn serve_dropped(&mut self, page: SpacePage) -> Result<(), Stall> {
         match self.kernel.zero_in(page) {
-            Ok(()) => {
-                self.local.pages += 1;
-                true
-            }
-            Err(FillError::Again | FillError::NoMemory) => false,
-            Err(_) => {
-                self.kernel.wake(page);
-                true
-            }
+            Ok(()) => self.local.pages += 1,
+            Err(FillError::Again | FillError::NoMemory) => return Err(Stall::Own),
+            Err(_) => self.kernel.wake(page),
         }
+        Ok(())
     }
 
     fn serve_spurious(&mut self, page: SpacePage) {
@@ -209,9 +213,12 @@ impl<K: Kernel> Pager<K> {
         self.kernel.wake(page);
     }
 
-    /// False while the kernel cannot poison: the thread goes on waiting.
-    fn serve_lost(&mut self, page: SpacePage) -> bool {
+    /// While the kernel cannot poison the thread goes on waiting.
+    fn serve_lost(&mut self, page: SpacePage) -> Result<(), Stall> {
         self.waiting.forget(page);
-        self.poison(page)
+        match self.poison(page) {
+            true => Ok(()),
+            false => Err(Stall::Own),
+        }
     }
 }

@@ -40,6 +40,7 @@ impl<K: Kernel> Pager<K> {
             .read(net.provider, connection, place, buffer, deadline)
         {
             Ok(id) => {
+                self.note_started(None);
                 self.start_operation(id, slot, OperationKind::Read { frame });
                 self.frames.fetch(frame, page, demanded);
                 if let Some(entry) = self.table.entry_mut(page) {
@@ -51,7 +52,8 @@ impl<K: Kernel> Pager<K> {
                 self.candidates.handle_refault(page, distance);
                 true
             }
-            Err((_, buffer)) => {
+            Err((refused, buffer)) => {
+                self.note_started(Some(refused));
                 self.frames.release(buffer.into_frame());
                 false
             }
@@ -104,7 +106,7 @@ impl<K: Kernel> Pager<K> {
     /// A fetch that never ends: its page is served anew, and the frame is nobody's.
     pub(super) fn abandon_fetch(&mut self, frame: FrameIndex, now: Time) {
         let page = self.frames.state(frame).page();
-        self.frames.disown(frame);
+        self.frames.hold(frame);
         if let Some(page) = page
             && let Some(entry) = self.table.entry_mut(page)
         {

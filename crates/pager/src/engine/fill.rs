@@ -7,7 +7,7 @@ use super::candidates::Origin;
 use super::{Pager, PagerEvent};
 use crate::entry::{Flag, Location};
 use crate::frames::FrameState;
-use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpacePage};
+use crate::{FillError, FrameIndex, FrameMemory, Kernel, SpaceId, SpacePage};
 use alloc::vec::Vec;
 use legato_base::checksum::is_zero;
 
@@ -20,8 +20,15 @@ struct Arrival {
     frame: FrameIndex,
 }
 
+impl Arrival {
+    const fn space(&self) -> SpaceId {
+        self.page.space()
+    }
+}
+
 impl<K: Kernel> Pager<K> {
-    /// Moves every arrived page in. What the address space does not take yet stays for later.
+    /// Moves every arrived page in. What its address space does not take yet stays for later, and holds up
+    /// nothing of another.
     pub(super) fn fill_arrived(&mut self) {
         if !self.frames.has_arrived() {
             return;
@@ -48,16 +55,20 @@ impl<K: Kernel> Pager<K> {
                 continue;
             };
             if error == FillError::Again {
-                return;
+                let is_of_it = |arrival: &Arrival| arrival.space() == failed.space();
+                rest = &rest[rest.iter().take_while(|arrival| is_of_it(arrival)).count()..];
+                continue;
             }
             self.handle_fill_error(*failed, error);
             rest = &rest[1..];
         }
     }
 
-    /// True of what is in the program's own memory.
+    /// True of what is in the program's own memory, unless a NIC may touch that.
     fn moves_back(&self, arrival: &Arrival) -> bool {
-        self.kernel.moves_memory(arrival.page.space()) && self.frames.is_foreign(arrival.frame)
+        self.kernel.moves_memory(arrival.page.space())
+            && self.frames.is_foreign(arrival.frame)
+            && !self.frames.is_held(arrival.frame)
     }
 
     /// Its page was copied.

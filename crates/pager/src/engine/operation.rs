@@ -22,7 +22,7 @@ pub(super) enum OperationKind {
     /// Fetches the page that owns the frame.
     Read { frame: FrameIndex },
     /// Writes the victim in the frame back, as this version.
-    Write { version: u64 },
+    Write { frame: FrameIndex, version: u64 },
 }
 
 impl<K: Kernel> Pager<K> {
@@ -57,27 +57,30 @@ impl<K: Kernel> Pager<K> {
     ) {
         let frame: FrameIndex = buffer.into_frame();
         let Some(operation) = self.operations.remove(&id) else {
-            self.frames.end_operation(frame);
-            self.frames.release(frame);
+            // It was in quarantine.
+            self.frames.let_go(frame);
             return;
         };
         self.store.extents.end_use(operation.extent);
         let success = operation.succeeded == Some(true);
         match operation.kind {
             OperationKind::Read { .. } => self.finish_fetch(frame, success, net.now),
-            OperationKind::Write { version } => self.finish_write_back(frame, version, success),
+            OperationKind::Write { version, .. } => {
+                self.finish_write_back(frame, version, success);
+            }
         }
     }
 
     /// The NIC may touch the frame for ever. What was to come into it is fetched into another one, or
-    /// is lost with its node; what was to be written out of it is in it still. Its extent stays in use.
+    /// is lost with its node; what was to be written out of it is in it still, and is written elsewhere.
+    /// Its extent stays in use.
     pub(super) fn handle_quarantined(&mut self, id: OperationId, net: &PagerFabric<'_>) {
-        let Some(operation) = self.operations.get(&id) else {
+        let Some(operation) = self.operations.remove(&id) else {
             return;
         };
-        if let OperationKind::Read { frame } = operation.kind {
-            self.operations.remove(&id);
-            self.abandon_fetch(frame, net.now);
+        match operation.kind {
+            OperationKind::Read { frame } => self.abandon_fetch(frame, net.now),
+            OperationKind::Write { frame, version } => self.abandon_write_back(frame, version),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Local memory that cannot leave: it is tried again, and whoever could help is told.
 
 use super::{Pager, PagerEvent, Stuck};
-use crate::Kernel;
 use crate::replacement::Queued;
+use crate::{FarShortage, Kernel};
 use legato_base::timeouts::{FAR_MEMORY, Patience, STARVATION, STARVATION_SHARED};
 use legato_base::{Bytes, Duration, Time};
+use legato_fabric::Refused;
 
 /// Pages that could not leave are tried again so often.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
@@ -59,6 +60,8 @@ pub(super) struct Shortage {
     /// Threads have waited since then.
     since: Option<Patience>,
     pub(super) is_starving: bool,
+    /// Too much is in quarantine for anything to be started.
+    nic_holds: bool,
     /// The program's end.
     is_told: bool,
 }
@@ -68,6 +71,11 @@ impl<K: Kernel> Pager<K> {
     pub(super) fn set_aside(&mut self, failed: Queued) {
         self.shortage.tries.failed += 1;
         self.candidates.set_aside(failed);
+    }
+
+    /// What became of an operation that was to be started.
+    pub(super) fn note_started(&mut self, refused: Option<Refused>) {
+        self.shortage.nic_holds = refused == Some(Refused::QuarantineFull);
     }
 
     /// What could not leave a while ago may be able to now.
@@ -121,10 +129,18 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
+    fn far_shortage(&self) -> FarShortage {
+        if self.shortage.nic_holds {
+            let held = Bytes(self.counters.quarantined_bytes_current);
+            return FarShortage::NicHolds { held };
+        }
+        self.store.shortage()
+    }
+
     /// Says so, once, when the program cannot go on for want of memory anywhere.
     pub(super) fn report_starvation(&mut self, now: Time) {
         let blocked = self.frames.writing() == 0 && self.frames.queued() > 0;
-        let full = blocked && self.store.is_full();
+        let full = blocked && self.store.is_full() || self.shortage.nic_holds;
         let may_starve = !self.waiting.stalled.is_empty()
             && !self.shortage.is_told
             && (full || self.is_nothing_leaving());
@@ -150,7 +166,7 @@ impl<K: Kernel> Pager<K> {
         }
         self.shortage.is_told = true;
         self.events.push_back(if full {
-            PagerEvent::FarMemoryFull(self.store.shortage())
+            PagerEvent::FarMemoryFull(self.far_shortage())
         } else {
             PagerEvent::NothingToEvict(self.stuck_memory())
         });

@@ -63,14 +63,16 @@ impl<K: Kernel> Pager<K> {
             .write(net.provider, connection, place, buffer, deadline)
         {
             Ok(id) => {
+                self.note_started(None);
                 self.last_version = version;
                 let record = FarRecord { version, checksum };
                 self.store.extents.set_record(slot, record);
                 self.frames.begin_write(frame);
-                self.start_operation(id, slot, OperationKind::Write { version });
+                self.start_operation(id, slot, OperationKind::Write { frame, version });
                 true
             }
-            Err((_, buffer)) => {
+            Err((refused, buffer)) => {
+                self.note_started(Some(refused));
                 // The frame stays this victim's: nothing was posted.
                 let _same_frame = buffer.into_frame();
                 false
@@ -122,6 +124,19 @@ impl<K: Kernel> Pager<K> {
         }
     }
 
+    /// A write that never ends. What its slot holds, and will hold, is unknown: nothing comes there any more.
+    pub(super) fn abandon_write_back(&mut self, frame: FrameIndex, version: u64) {
+        let page = self.frames.state(frame).page();
+        let page = page.or_else(|| self.page_of_version(version));
+        if let Some(page) = page
+            && self.has_version(page, version)
+            && let Some(entry) = self.table.entry_mut(page)
+        {
+            entry.far = None;
+        }
+        self.frames.hold(frame);
+    }
+
     /// The victim's content must be written.
     pub(super) fn queue_write(&mut self, page: SpacePage, frame: FrameIndex) {
         let checksum = self.kernel.frames().page(frame, PageChecksum::of);
@@ -130,21 +145,26 @@ impl<K: Kernel> Pager<K> {
 
     /// The page's far copy, if it is still this version, is not to be trusted.
     fn forget_copy(&mut self, page: SpacePage, version: u64) {
-        let Some(entry) = self.table.entry_mut(page) else {
-            return;
-        };
-        let record = entry.far.and_then(|slot| self.store.extents.record(slot));
-        if record.is_some_and(|record| record.version == version) {
+        if self.has_version(page, version)
+            && let Some(entry) = self.table.entry_mut(page)
+        {
             let far = entry.far.take();
             self.release_far(far);
         }
+    }
+
+    /// Is the page's far copy this version?
+    fn has_version(&self, page: SpacePage, version: u64) -> bool {
+        let far = self.table.entry(page).and_then(|entry| entry.far);
+        let record = far.and_then(|slot| self.store.extents.record(slot));
+        record.is_some_and(|record| record.version == version)
     }
 
     /// True until the write of this version is acknowledged. Its page may have gone back to the
     /// program and be on its way out again: this copy does not count yet.
     pub(super) fn is_being_written(&self, version: u64) -> bool {
         self.operations.values().any(|operation| {
-            matches!(operation.kind, OperationKind::Write { version: posted } if posted == version)
+            matches!(operation.kind, OperationKind::Write { version: posted, .. } if posted == version)
         })
     }
 
@@ -157,23 +177,26 @@ impl<K: Kernel> Pager<K> {
             })
     }
 
-    /// As [`Self::forget_copy`] when the page is not known any more. Rare: a write that failed
-    /// after its page had been touched again.
+    /// As [`Self::forget_copy`] when the page is not known any more.
     fn forget_copies_of_version(&mut self, version: u64) {
+        if let Some(page) = self.page_of_version(version) {
+            self.forget_copy(page, version);
+        }
+    }
+
+    /// The page whose far copy is this version. Rare: a write that failed after its page had been touched
+    /// again.
+    fn page_of_version(&self, version: u64) -> Option<SpacePage> {
         let extents = &self.store.extents;
         let is_copy = |slot| {
             extents
                 .record(slot)
                 .is_some_and(|record| record.version == version)
         };
-        let found = self
-            .table
+        self.table
             .iter()
             .find(|(_, entry)| entry.far.is_some_and(is_copy))
-            .map(|(page, _)| page);
-        if let Some(page) = found {
-            self.forget_copy(page, version);
-        }
+            .map(|(page, _)| page)
     }
 
     /// Gives up one owner's claim on a far copy.

@@ -83,6 +83,12 @@ pub enum FarShortage {
     NoMappings,
     #[error("all of its memory nodes are lost; see what was said of each")]
     NoNodes,
+    /// The fabric starts nothing more (P-60).
+    #[error(
+        "its NIC has not let go of {held} since memory nodes were lost, and nothing more is started on it; \
+         see what the kernel's log says of the device"
+    )]
+    NicHolds { held: Bytes },
 }
 
 /// Why a node is no node of this client any more.

@@ -14,6 +14,9 @@
 //! (MSG_ZEROCOPY) or another process's read may still refer to it, which the kernel neither
 //! prevents MOVE by nor tells anybody: such a frame becomes stale, and its memory must be dropped.
 //! Whoever refers to it keeps what it had.
+//!
+//! A frame whose operation is in quarantine is held: the NIC may touch it for ever. The victim in it may be
+//! written once more from there, which changes nothing; nothing else comes into it.
 
 mod queue;
 mod set;
@@ -21,6 +24,7 @@ mod set;
 mod tests;
 
 use crate::SpacePage;
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use legato_base::PageChecksum;
@@ -67,13 +71,15 @@ pub(crate) enum FrameState {
     Done(SpacePage),
     /// A page was to enter the program from it, and its memory was not there.
     Hollow(SpacePage),
+    /// It serves no more, and an operation that is in quarantine may touch it.
+    Quarantined,
 }
 
 impl FrameState {
     /// The page that is in the frame, or comes there.
     pub(crate) const fn page(self) -> Option<SpacePage> {
         match self {
-            Self::Empty | Self::Free | Self::Stale | Self::Taken => None,
+            Self::Empty | Self::Free | Self::Stale | Self::Taken | Self::Quarantined => None,
             Self::Fetching { page, .. } | Self::Writing(page) => page,
             Self::Arrived { page, .. }
             | Self::Queued(page)
@@ -96,6 +102,8 @@ pub(crate) struct FrameTable {
     stale: FrameSet,
     /// Those whose memory was moved out of a program.
     foreign: FrameSet,
+    /// Operations in quarantine on each frame that has such.
+    held: BTreeMap<FrameIndex, u32>,
     links: Links,
     arrived: Queue,
     queued: Queue,
@@ -116,6 +124,7 @@ impl FrameTable {
             free: FrameSet::new(frames),
             stale: FrameSet::new(frames),
             foreign: FrameSet::new(frames),
+            held: BTreeMap::new(),
             links: Links::new(frames),
             arrived: Queue::new(),
             queued: Queue::new(),
@@ -239,6 +248,40 @@ impl FrameTable {
         self.foreign.contains(frame)
     }
 
+    /// True if an operation that is in quarantine may touch the frame.
+    pub(crate) fn is_held(&self, frame: FrameIndex) -> bool {
+        self.held.contains_key(&frame)
+    }
+
+    /// The operation on the frame is in quarantine. What was to come there comes elsewhere; a victim is to
+    /// be written again.
+    #[track_caller]
+    pub(crate) fn hold(&mut self, frame: FrameIndex) {
+        let to = match self.state(frame) {
+            FrameState::Fetching { .. } | FrameState::Writing(None) => FrameState::Quarantined,
+            // What was said of its content when it was queued is true still.
+            FrameState::Writing(Some(page)) => FrameState::Queued(page),
+            _ => self.refuse(frame),
+        };
+        *self.held.entry(frame).or_insert(0) += 1;
+        self.set(frame, to);
+    }
+
+    /// An operation that was in quarantine is quiet after all.
+    pub(crate) fn let_go(&mut self, frame: FrameIndex) {
+        if let Some(count) = self.held.get_mut(&frame) {
+            *count -= 1;
+            if *count > 0 {
+                return;
+            }
+            self.held.remove(&frame);
+        }
+        if self.state(frame) == FrameState::Quarantined {
+            self.set(frame, FrameState::Taken);
+            self.release(frame);
+        }
+    }
+
     /// A frame that was taken got its memory from a program.
     #[track_caller]
     pub(crate) fn mark_foreign(&mut self, frame: FrameIndex) {
@@ -251,6 +294,7 @@ impl FrameTable {
     pub(crate) fn release(&mut self, frame: FrameIndex) {
         self.expect(frame, is_ours);
         let to = match self.foreign.contains(frame) {
+            _ if self.is_held(frame) => FrameState::Quarantined,
             true => FrameState::Stale,
             false => FrameState::Free,
         };
@@ -262,7 +306,11 @@ impl FrameTable {
     pub(crate) fn emptied(&mut self, frame: FrameIndex) {
         self.expect(frame, is_ours);
         self.foreign.remove(frame);
-        self.set(frame, FrameState::Empty);
+        let to = match self.is_held(frame) {
+            true => FrameState::Quarantined,
+            false => FrameState::Empty,
+        };
+        self.set(frame, to);
     }
 
     /// A read of the page into a frame that was taken for it has been posted.
@@ -381,7 +429,7 @@ impl FrameTable {
             FrameState::Done(_) => self.done.remove(frame, links),
             FrameState::Fetching { .. } => self.fetching -= 1,
             FrameState::Writing(_) => self.writing -= 1,
-            FrameState::Taken | FrameState::Hollow(_) => {}
+            FrameState::Taken | FrameState::Hollow(_) | FrameState::Quarantined => {}
         }
         self.states[frame.0 as usize] = to;
         match to {
@@ -393,7 +441,7 @@ impl FrameTable {
             FrameState::Done(_) => self.done.push(frame, links),
             FrameState::Fetching { .. } => self.fetching += 1,
             FrameState::Writing(_) => self.writing += 1,
-            FrameState::Taken | FrameState::Hollow(_) => {}
+            FrameState::Taken | FrameState::Hollow(_) | FrameState::Quarantined => {}
         }
     }
 
@@ -416,7 +464,7 @@ const fn is_ours(state: FrameState) -> bool {
     !is_in_operation(state)
         && !matches!(
             state,
-            FrameState::Empty | FrameState::Free | FrameState::Stale
+            FrameState::Empty | FrameState::Free | FrameState::Stale | FrameState::Quarantined
         )
 }
 

@@ -111,6 +111,31 @@ fn a_victim_goes_its_way_and_comes_back_from_everywhere() {
     assert_eq!((frames.done(), frames.queued(), frames.used()), (0, 0, 2));
 }
 
+#[test]
+fn a_victim_whose_write_is_in_quarantine_is_written_again_and_its_frame_serves_no_more() {
+    let mut frames = FrameTable::new(2);
+    frames.take_empty_run(2).unwrap();
+    let [victim, other] = [0, 1].map(FrameIndex);
+    frames.queue(victim, page(5), CHECKSUM);
+    frames.begin_write(victim);
+    frames.fetch(other, page(6), true);
+    frames.hold(victim);
+    frames.hold(other);
+    assert_eq!((frames.writing(), frames.incoming()), (0, 0));
+    assert_eq!(frames.oldest_queued(), Some(victim));
+    assert_eq!(frames.checksum(victim), CHECKSUM);
+    // The second write is quiet, and then the first one too.
+    frames.begin_write(victim);
+    frames.end_operation(victim);
+    frames.finish(victim, page(5));
+    frames.release(victim);
+    assert_eq!(frames.unused(), 0);
+    frames.let_go(victim);
+    assert_eq!(frames.take_free_run(2), Some((victim, 1)));
+    frames.let_go(other);
+    assert_eq!(frames.free(), 1);
+}
+
 /// Every legal step, at random, against plain lists.
 #[test]
 fn queues_and_counts_agree_with_the_states() {
@@ -118,6 +143,7 @@ fn queues_and_counts_agree_with_the_states() {
     let mut random = Random::from_seed(1);
     let mut frames = FrameTable::new(FRAMES);
     let mut done = VecDeque::new();
+    let mut held = Vec::new();
     for step in 0..20_000 {
         let frame = FrameIndex(random.below(u64::from(FRAMES)) as u32);
         let either = random.ratio(1, 2);
@@ -139,8 +165,16 @@ fn queues_and_counts_agree_with_the_states() {
                     frames.release(frame);
                 }
             },
+            FrameState::Fetching { .. } | FrameState::Writing(_) if random.ratio(1, 8) => {
+                frames.hold(frame);
+                held.push(frame);
+            }
             FrameState::Fetching { .. } | FrameState::Writing(_) => {
                 frames.end_operation(frame);
+            }
+            FrameState::Quarantined => {
+                let first = held.iter().position(|&other| other == frame);
+                frames.let_go(held.remove(first.unwrap()));
             }
             FrameState::Queued(_) if either => frames.begin_write(frame),
             FrameState::Done(page) => {
@@ -185,6 +219,12 @@ fn queues_and_counts_agree_with_the_states() {
         for (counted, found) in counts {
             assert_eq!(counted as usize, found);
         }
+        // Nothing comes into what is held.
+        let is_held = |&frame: &FrameIndex| {
+            let state = frames.state(frame);
+            frames.is_held(frame) && !matches!(state, FrameState::Free | FrameState::Stale)
+        };
+        assert!(held.iter().all(is_held));
         let arrived = count(|state| matches!(state, FrameState::Arrived { .. }));
         assert_eq!(frames.arrivals().count(), arrived);
         assert_eq!(frames.oldest_done(), done.front().copied());

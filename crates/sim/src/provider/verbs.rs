@@ -17,12 +17,16 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
+/// What a driver says whose device does not answer.
+const EIO: i32 = 5;
+
 /// One machine's handle on its NIC. It moves no time: its network does.
 #[derive(Debug)]
 pub struct SimProvider {
     network: Rc<RefCell<Inner>>,
     machine: usize,
     prepared: Prepared,
+    clings: bool,
 }
 
 impl SimProvider {
@@ -31,7 +35,13 @@ impl SimProvider {
             network,
             machine,
             prepared: Prepared::Yes,
+            clings: false,
         }
+    }
+
+    /// From now on no queue pair can be destroyed, or they can again.
+    pub const fn set_clinging(&mut self, clings: bool) {
+        self.clings = clings;
     }
 
     /// What is said from now on of every key of peers' that is to be prepared: a machine whose processes can
@@ -161,9 +171,19 @@ impl Provider for SimProvider {
         arm_shared_receive_queue create_queue_pair poll_event
     );
     delegate!(call:
-        allocate_region deregister_region poll_completion_queue modify_queue_pair destroy_queue_pair
+        allocate_region deregister_region poll_completion_queue modify_queue_pair
         post_send close_listener accept reject disconnect
     );
+
+    fn destroy_queue_pair(&mut self, queue_pair: QueuePair) -> Result<(), VerbsError> {
+        if self.clings {
+            return Err(VerbsError::System {
+                call: "ibv_destroy_qp",
+                errno: EIO,
+            });
+        }
+        self.with(|adapter, around| adapter.destroy_queue_pair(around, queue_pair))
+    }
 
     fn prepare_remote(&mut self, _: QueuePair, _: RemoteKey) -> Result<Prepared, VerbsError> {
         Ok(self.prepared)

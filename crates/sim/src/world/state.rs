@@ -331,6 +331,11 @@ impl World {
         self.provider.set_prepared(prepared);
     }
 
+    /// The program's NIC does not let go of what it was given: see [`SimProvider::set_clinging`].
+    pub const fn set_clinging(&mut self, clings: bool) {
+        self.provider.set_clinging(clings);
+    }
+
     /// What a memory node has granted.
     pub fn node_counters(&self, index: usize) -> NodeCounters {
         self.nodes[index].server.counters()

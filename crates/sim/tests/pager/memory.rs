@@ -4,7 +4,7 @@ use super::scene::{self, START, end, filled};
 use legato_base::timeouts::FAR_MEMORY;
 use legato_base::{Bytes, Duration, PageNumber, Random};
 use legato_pager::{FarShortage, PageRange, PagerEvent};
-use legato_sim::provider::SimNetworkConfig;
+use legato_sim::provider::{Personality, SimNetworkConfig};
 use legato_sim::world::{FailureKind, Operation, Outcome, Registering, World, WorldConfig};
 use legato_verbs::Prepared;
 
@@ -507,6 +507,111 @@ fn who_has_lost_all_nodes_ends_for_that_reason() {
     let failure = world.wait_for(0).unwrap_err();
     let why = FailureKind::GaveUp(PagerEvent::FarMemoryFull(FarShortage::NoNodes));
     assert_eq!(failure.kind, why);
+}
+
+/// Lost: write-back, for ever and silently, when the NIC had not let go of as many writes as there may be at
+/// a time. What they were to write was in their frames still.
+#[test]
+fn what_a_quarantined_write_was_to_write_is_written_elsewhere() {
+    let mut config = WorldConfig {
+        nodes: 3,
+        ..slow(100_000_000)
+    };
+    // Nothing is flushed.
+    config.network.personality = Personality::EHCA;
+    let mut world = World::new(config).unwrap();
+    let range = world.map(START, 8 * CACHE).unwrap();
+    let half = START + 4 * CACHE;
+    for page in START..half {
+        let write = Operation::Write(PageNumber(page), page);
+        assert_eq!(world.perform(0, write).unwrap(), Outcome::Done);
+    }
+    world.set_clinging(true);
+    for page in half..range.end().0 {
+        if (page - half).is_multiple_of(2 * CACHE) {
+            world.kill_node(((page - half) / (2 * CACHE)) as usize);
+        }
+        let write = Operation::Write(PageNumber(page), page);
+        assert_eq!(world.perform(0, write).unwrap(), Outcome::Done);
+    }
+    world.pass(Duration::from_secs(1)).unwrap();
+    let (counters, fabric) = (world.counters(), world.fabric_counters());
+    assert!(fabric.operations_quarantined >= 32, "{fabric:?}");
+    assert!(counters.quarantined_bytes_current > 0);
+    let mut here = Vec::new();
+    for page in START..range.end().0 {
+        match read(&mut world, page) {
+            Outcome::Value(value) => {
+                assert_eq!(value, page);
+                here.push(page);
+            }
+            Outcome::BusError => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // Of what had been written before, and no page that was here.
+    let lost = range.count - here.len() as u64;
+    assert_eq!(lost, world.counters().pages_lost);
+    assert!(lost > 0 && lost < 6 * CACHE, "{lost}");
+    // It lets go after all, and every frame serves again.
+    world.set_clinging(false);
+    for page in here.iter().copied().cycle().take(200) {
+        world.pass(Duration::from_secs(1)).unwrap();
+        assert_eq!(read(&mut world, page), Outcome::Value(page));
+        if world.counters().quarantined_bytes_current == 0 {
+            break;
+        }
+    }
+    assert_eq!(world.counters().quarantined_bytes_current, 0);
+    for page in here {
+        let write = Operation::Write(PageNumber(page), page + 1);
+        assert_eq!(world.perform(0, write).unwrap(), Outcome::Done);
+    }
+    end(world, &[range]);
+}
+
+/// Lost: time without end, for threads behind those whose node is silent, though what they wait for is elsewhere.
+#[test]
+fn threads_that_wait_for_a_silent_node_hold_up_nobody_else() {
+    const WAITING: usize = 80;
+    // More than there are frames for at once.
+    const OTHERS: usize = 60;
+    let config = WorldConfig {
+        threads: WAITING + OTHERS,
+        cache_pages: CACHE / 2,
+        ..config()
+    };
+    let (mut world, range) = filled(config, 16 * CACHE);
+    world.pass(Duration::from_millis(100)).unwrap();
+    // Each third, so that nothing is fetched ahead.
+    let (mut silent, mut others) = (Vec::new(), Vec::new());
+    for (node, pages) in [(0, &mut silent), (1, &mut others)] {
+        world.change_far_memory(node, |slot| {
+            let page = u64::from_le_bytes(slot[16..24].try_into().unwrap());
+            if page.is_multiple_of(3) {
+                pages.push(page);
+            }
+        });
+    }
+    assert!(
+        silent.len() > WAITING && others.len() > 4 * OTHERS,
+        "{range:?}"
+    );
+    world.freeze_node(0);
+    for (thread, &page) in silent.iter().take(WAITING).enumerate() {
+        world.begin(thread, Operation::Read(PageNumber(page)));
+    }
+    world.pass(Duration::from_millis(10)).unwrap();
+    for pages in others.chunks_exact(OTHERS) {
+        for (thread, &page) in pages.iter().enumerate() {
+            world.begin(WAITING + thread, Operation::Read(PageNumber(page)));
+        }
+        world.pass(Duration::from_millis(5)).unwrap();
+        for (thread, &page) in pages.iter().enumerate() {
+            let outcome = world.take_outcome(WAITING + thread);
+            assert_eq!(outcome, Some(Outcome::Value(page)));
+        }
+    }
 }
 
 /// P-101: a page that is waited for does not wait behind an extent that is only granted.
