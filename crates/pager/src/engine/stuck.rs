@@ -73,7 +73,7 @@ impl<K: Kernel> Pager<K> {
         self.candidates.set_aside(failed);
     }
 
-    /// What became of an operation that was to be started.
+    /// Takes note of whether an operation that was to be started was refused, and why.
     pub(super) fn note_started(&mut self, refused: Option<Refused>) {
         self.shortage.nic_holds = refused == Some(Refused::QuarantineFull);
     }

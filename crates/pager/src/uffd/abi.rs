@@ -151,12 +151,13 @@ const IOCTL_MOVE: Opcode = opcode::read_write::<Transfer>(UFFDIO, 0x05);
 const IOCTL_WRITEPROTECT: Opcode = opcode::read_write::<WriteProtect>(UFFDIO, 0x06);
 const IOCTL_CONTINUE: Opcode = opcode::read_write::<Fill>(UFFDIO, 0x07);
 const IOCTL_POISON: Opcode = opcode::read_write::<Fill>(UFFDIO, 0x08);
+const IOCTL_PROCMAP_QUERY: Opcode = opcode::read_write::<ProcmapQuery>(b'f', 17);
 
 const _: () = assert!(size_of::<Transfer>() == 40 && size_of::<Fill>() == 32);
 const _: () = assert!(size_of::<Register>() == 32 && size_of::<PagemapScan>() == 96);
 const _: () = assert!(size_of::<ProcmapQuery>() == 104);
 
-macro_rules! uffd_ioctl {
+macro_rules! updating_ioctl {
     ($name:ident, $opcode:ident, $argument:ty) => {
         /// # Safety
         /// The addresses in the argument must be the caller's to change in this way: the kernel
@@ -172,13 +173,14 @@ macro_rules! uffd_ioctl {
     };
 }
 
-uffd_ioctl!(uffdio_api, IOCTL_API, Api);
-uffd_ioctl!(uffdio_register, IOCTL_REGISTER, Register);
-uffd_ioctl!(uffdio_unregister, IOCTL_UNREGISTER, Range);
-uffd_ioctl!(uffdio_wake, IOCTL_WAKE, Range);
-uffd_ioctl!(uffdio_copy, IOCTL_COPY, Transfer);
-uffd_ioctl!(uffdio_zeropage, IOCTL_ZEROPAGE, Fill);
-uffd_ioctl!(uffdio_move, IOCTL_MOVE, Transfer);
-uffd_ioctl!(uffdio_writeprotect, IOCTL_WRITEPROTECT, WriteProtect);
-uffd_ioctl!(uffdio_continue, IOCTL_CONTINUE, Fill);
-uffd_ioctl!(uffdio_poison, IOCTL_POISON, Fill);
+updating_ioctl!(uffdio_api, IOCTL_API, Api);
+updating_ioctl!(uffdio_register, IOCTL_REGISTER, Register);
+updating_ioctl!(uffdio_unregister, IOCTL_UNREGISTER, Range);
+updating_ioctl!(uffdio_wake, IOCTL_WAKE, Range);
+updating_ioctl!(uffdio_copy, IOCTL_COPY, Transfer);
+updating_ioctl!(uffdio_zeropage, IOCTL_ZEROPAGE, Fill);
+updating_ioctl!(uffdio_move, IOCTL_MOVE, Transfer);
+updating_ioctl!(uffdio_writeprotect, IOCTL_WRITEPROTECT, WriteProtect);
+updating_ioctl!(uffdio_continue, IOCTL_CONTINUE, Fill);
+updating_ioctl!(uffdio_poison, IOCTL_POISON, Fill);
+updating_ioctl!(procmap_query, IOCTL_PROCMAP_QUERY, ProcmapQuery);

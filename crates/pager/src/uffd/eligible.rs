@@ -151,7 +151,7 @@ enum Kind {
 #[derive(Debug)]
 pub(super) struct MappingReader<'a> {
     own: &'a [PageRange],
-    /// Of what was told so far.
+    /// The end of all that was told so far.
     end: PageNumber,
 }
 

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 use legato_base::{PAGE_SHIFT, PageNumber};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 
 /// The pages of the mapping that a line of a maps or smaps file begins with.
 pub(super) fn mapping_of(line: &str) -> Option<PageRange> {
@@ -58,32 +57,8 @@ fn ask(file: &OwnedFd, address: u64) -> Result<PageRange, Errno> {
         ..abi::ProcmapQuery::default()
     };
     // SAFETY: the kernel writes into the structure, and nowhere else without buffers for names.
-    unsafe { rustix::ioctl::ioctl(file.as_fd(), Query(&mut query)) }?;
+    unsafe { abi::procmap_query(file.as_fd(), &mut query) }?;
     Ok(PageRange::of_bytes(query.vma_start, query.vma_end))
-}
-
-/// PROCMAP_QUERY: `_IOWR('f', 17, struct procmap_query)`.
-struct Query<'a>(&'a mut abi::ProcmapQuery);
-
-// SAFETY: the opcode takes exactly this structure.
-unsafe impl Ioctl for Query<'_> {
-    type Output = ();
-    const IS_MUTATING: bool = true;
-
-    fn opcode(&self) -> Opcode {
-        rustix::ioctl::opcode::read_write::<abi::ProcmapQuery>(b'f', 17)
-    }
-
-    fn as_ptr(&mut self) -> *mut rustix::ffi::c_void {
-        core::ptr::from_mut(self.0).cast()
-    }
-
-    unsafe fn output_from_ptr(
-        _: IoctlOutput,
-        _: *mut rustix::ffi::c_void,
-    ) -> rustix::io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The VmFlags of a mapping.

@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What a driver says whose device does not answer.
+/// The error of a driver whose device does not answer.
 const EIO: i32 = 5;
 
 /// One machine's handle on its NIC. It moves no time: its network does.
@@ -44,7 +44,7 @@ impl SimProvider {
         self.clings = clings;
     }
 
-    /// What is said from now on of every key of peers' that is to be prepared: a machine whose processes can
+    /// Says this from now on of every key of peers' that is to be prepared: a machine whose processes can
     /// map no more refuses.
     pub const fn set_prepared(&mut self, prepared: Prepared) {
         self.prepared = prepared;

@@ -336,7 +336,7 @@ impl World {
         self.provider.set_clinging(clings);
     }
 
-    /// What a memory node has granted.
+    /// Counters of a memory node.
     pub fn node_counters(&self, index: usize) -> NodeCounters {
         self.nodes[index].server.counters()
     }

@@ -126,7 +126,7 @@ impl Look<'_> {
         }
     }
 
-    /// What there is now, without the agent's own. None if it cannot be read.
+    /// The regions that there are now, without the agent's own. None if they cannot be read.
     fn regions(&self, own: &[PageRange]) -> Option<Vec<Region>> {
         let mut reader = RegionReader::new(own);
         self.residency.for_each_line(|line| reader.line(line))?;
