@@ -34,7 +34,8 @@ impl SystemError {
             "ENOENT" | "EEXIST" | "ENOTDIR" | "EISDIR" | "ENAMETOOLONG" | "ELOOP" => {
                 "check the path"
             }
-            "ENOSPC" | "EDQUOT" | "EFBIG" => "make room, or name another place",
+            "ENOSPC" | "EDQUOT" => "make room, or name another place",
+            "EFBIG" => "raise RLIMIT_FSIZE (ulimit -f)",
             "EMFILE" | "ENFILE" => "raise RLIMIT_NOFILE (ulimit -n)",
             "ENOMEM" | "EAGAIN" => {
                 "this machine, its control group or a limit gives no more; free some, or raise the limit"

@@ -13,7 +13,9 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use legato_base::SystemError;
 use legato_pager::uffd::agent::{Agent, AgentStart, Dismissal, StartError, excuse};
 use legato_pager::uffd::injection::{Entry, EntryRefusal, Parameters};
-use legato_pager::uffd::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE, filter};
+use legato_pager::uffd::{
+    HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE, filter, task_state,
+};
 use rustix::fd::BorrowedFd;
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -290,15 +292,11 @@ fn wait_until_started(state: &AtomicU32) -> u32 {
 }
 
 extern "C" fn agent_main(argument: *mut c_void) -> ! {
+    task_state::begin(c"legato-agent");
     let (state, outcome) = {
         // SAFETY: `start` passes its Start, which lives until the state changes.
         let start = unsafe { &*argument.cast::<Start<'_>>() };
         PROGRAM.store(start.program, Ordering::Relaxed);
-        // Out of the program's process group: signals to the group are not for the agent. Fails
-        // only for the leader of a group, which a new task is not.
-        let _ = rustix::process::setsid();
-        // For whoever lists processes. Fails only for a bad address.
-        let _ = rustix::thread::set_name(c"legato-agent");
         match start_agent(start) {
             Ok(agent) => {
                 report(&start.state, SERVING);

@@ -6,6 +6,7 @@ use crate::task;
 use core::ffi::c_void;
 use legato_base::PAGE_SHIFT;
 use legato_pager::uffd::hand::{HandStart, STACK_SIZE, STAGING_PAGES, run};
+use legato_pager::uffd::task_state;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
@@ -90,8 +91,16 @@ fn map() -> Result<(u64, u64), Errno> {
 }
 
 extern "C" fn hand_main(argument: *mut c_void) -> ! {
+    task_state::begin(c"legato-hand");
     // SAFETY: `enter` passes its Start, in memory that nobody unmaps.
     let start = unsafe { &*argument.cast::<Start>() };
+    // The child may have a personality in which what can be read can be executed (READ_IMPLIES_EXEC), and pages
+    // move only between mappings of the same access (UFFDIO_MOVE).
+    let staging = start.area.0 + GUARD;
+    let length = (start.area.1 - staging) as usize;
+    let access = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: the access that the hand's own memory was mapped with. It cannot fail.
+    let _ = unsafe { rustix::mm::mprotect(staging as *mut c_void, length, access) };
     let status = run(&HandStart {
         supervisor: start
             .supervisor

@@ -6,6 +6,7 @@
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
+use legato_pager::uffd::task_state::MayFork;
 use legato_pager::uffd::{TaskMain, outcome, system_call};
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -59,6 +60,7 @@ pub(crate) unsafe fn spawn(
         made: 0,
     };
     let old_mask = set_signal_mask(u64::MAX);
+    let may_fork = MayFork::new();
     // SAFETY: the stacks are the caller's promise; `grandchild` outlives the task in between,
     // because CLONE_VFORK holds this one until that has ended.
     let between = unsafe {
@@ -70,6 +72,7 @@ pub(crate) unsafe fn spawn(
             0,
         )
     };
+    drop(may_fork);
     set_signal_mask(old_mask);
     wait_for(outcome(between)?)?;
     // SAFETY: a plain variable of ours, which another task has written before it ended.

@@ -36,7 +36,7 @@ pub(crate) struct Agent {
     stats: Option<StatsPage>,
     pub(crate) injected: bool,
     /// Where the agent's object is in the program.
-    pub(crate) object_bases: Vec<u64>,
+    pub(crate) marks: Vec<u64>,
     said_goodbye: bool,
     failed: bool,
     /// It has said that its program cannot go on.
@@ -142,7 +142,7 @@ impl Agent {
             phase: Phase::Connected(connection),
             account: None,
             injected: false,
-            object_bases: Vec::new(),
+            marks: Vec::new(),
             command: "?".into(),
             program: None,
             userfaultfds: Held::new(),
@@ -244,7 +244,7 @@ impl Agent {
     pub(crate) fn server(&self) -> Option<Server> {
         Some(Server {
             program: self.program_pid()?,
-            bases: self.object_bases.clone(),
+            marks: self.marks.clone(),
         })
     }
 

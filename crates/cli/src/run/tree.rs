@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(test)]
 use facts::Mappings;
-pub(crate) use facts::{Facts, mappings, object_bases};
+pub(crate) use facts::{Facts, mappings, marks};
 
 /// From one look to the next: at first, while something is being waited for, and at most.
 const SCAN_MIN: Duration = Duration::from_millis(10);
@@ -98,11 +98,11 @@ pub(crate) fn decide(facts: &Facts) -> Verdict {
     }
 }
 
-/// A program with an agent, and where the agent's object lies in it.
+/// A program with an agent, and the marks of agents in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
     pub(crate) program: Pid,
-    pub(crate) bases: Vec<u64>,
+    pub(crate) marks: Vec<u64>,
 }
 
 /// A process that was seen without agent or hand.

@@ -46,5 +46,6 @@ mod status;
 mod steps;
 mod stopped;
 mod third_party;
+mod thread_states;
 mod troubleshooting;
 mod wire;

@@ -118,7 +118,7 @@ fn a_child_whose_agent_cannot_start_runs_without_one() {
     if may_raise_limits() {
         expect_quiet(&run, "child\nafter\n");
     } else {
-        expect_one_remark(&run, "echo (", "WHAT: REASON; raise RLIMIT");
+        expect_one_remark(&run, "echo (", "WHAT: REASON; raise RLIMIT_NOFILE");
     }
 }
 
@@ -128,7 +128,7 @@ fn what_the_program_executes_later_runs_without_an_agent_too() {
     let run = run.finish().expect_code(0);
     assert_eq!(run.output(), "executed\n");
     if !may_raise_limits() {
-        expect_one_remark(&run, "echo (", "WHAT: REASON; raise RLIMIT");
+        expect_one_remark(&run, "echo (", "WHAT: REASON; raise RLIMIT_NOFILE");
     }
 }
 

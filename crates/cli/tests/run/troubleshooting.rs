@@ -236,7 +236,11 @@ fn a_step_that_the_system_refuses() {
         shell.arg("-c").arg(script).arg(legato());
         shell
     };
-    expect_refused(&mut limited("-n 8"), 125, "WHAT: REASON; raise RLIMIT");
+    expect_refused(
+        &mut limited("-n 8"),
+        125,
+        "WHAT: REASON; raise RLIMIT_NOFILE",
+    );
     let mut node = limited("-v 4000000");
     expect_refused(&mut node, 125, "WHAT: REASON; this machine");
 }

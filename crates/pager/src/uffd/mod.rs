@@ -27,6 +27,7 @@ mod replaced;
 mod residency;
 mod supervisor;
 mod system_call;
+pub mod task_state;
 mod transfer;
 mod users;
 

@@ -162,17 +162,32 @@ fn has_memory(task: Pid) -> bool {
 /// inherited.
 pub fn raise_descriptor_limit() {
     let inherited = rustix::process::getrlimit(Resource::Nofile);
-    let raise = |maximum| {
+    raise(
+        Resource::Nofile,
+        inherited.maximum.map(|limit| limit.max(DESCRIPTORS_MAX)),
+    );
+}
+
+/// Lets the calling process have as much of something as the system allows.
+pub(super) fn raise_limit(resource: Resource) {
+    match resource {
+        // The system has a maximum.
+        Resource::Nofile => raise_descriptor_limit(),
+        _ => raise(resource, None),
+    }
+}
+
+fn raise(resource: Resource, wanted: Option<u64>) {
+    let set = |maximum| {
         let limit = Rlimit {
             current: maximum,
             maximum,
         };
-        rustix::process::setrlimit(Resource::Nofile, limit)
+        rustix::process::setrlimit(resource, limit)
     };
-    let more = inherited.maximum.map(|limit| limit.max(DESCRIPTORS_MAX));
-    if raise(more).is_err() {
+    if set(wanted).is_err() {
         // Without CAP_SYS_RESOURCE that is all. It cannot fail: the maximum stays.
-        let _ = raise(inherited.maximum);
+        let _ = set(rustix::process::getrlimit(resource).maximum);
     }
 }
 

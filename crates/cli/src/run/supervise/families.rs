@@ -75,14 +75,6 @@ impl Supervisor {
         }
     }
 
-    /// Forked children have no object of an agent that came by injection. What is served, nobody
-    /// knows by whom, is served by this agent if there is no other one of that kind.
-    fn serves_strangers_alone(&self, agent: &Agent) -> bool {
-        let may = |agent: &Agent| agent.object_bases.is_empty() && agent.orphans_children();
-        let others = self.agents.iter().filter(|other| may(other));
-        may(agent) && others.count() == 1
-    }
-
     /// Does the agent serve the memory of this process, which is not its program?
     fn is_served_by(&self, pid: Pid, agent: &Agent, servers: &[Server]) -> bool {
         let Some(program) = agent.program_pid() else {
@@ -96,12 +88,7 @@ impl Supervisor {
         let shares = |task| same_memory(pid, task) == Ok(true);
         has_hand(program)
             || agent.peer().is_some_and(shares)
-            || tree::mappings(pid, servers).is_some_and(|mappings| {
-                mappings.served
-                    && match mappings.server {
-                        Some(server) => server == program,
-                        None => self.serves_strangers_alone(agent),
-                    }
-            })
+            || tree::mappings(pid, servers)
+                .is_some_and(|mappings| mappings.served && mappings.server == Some(program))
     }
 }

@@ -5,7 +5,7 @@ use crate::output::tell;
 use crate::run::agents::Agent;
 use crate::run::control::Connection;
 use crate::run::processes;
-use crate::run::tree::{Server, object_bases};
+use crate::run::tree::{Server, marks};
 use legato_base::wire::control::SupervisorMessage;
 use rustix::process::Pid;
 use std::time::Instant;
@@ -74,11 +74,11 @@ impl Supervisor {
         }
     }
 
-    /// The agent serves: how it came, and where its object is, which forked children inherit.
+    /// The agent serves: how it came, and by which marks forked children are known.
     pub(super) fn note_start(&self, agent: &mut Agent) {
         if let (Some(tree), Some(pid)) = (&self.tree, agent.program_pid()) {
             agent.injected = tree.is_injected(pid);
-            agent.object_bases = object_bases(pid);
+            agent.marks = marks(pid);
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::super::processes::{self, Process};
 use super::{OWN_AGENT, Server, Verdict};
-use crate::run::{CONTROL_VARIABLE, preload, program};
+use crate::run::{CONTROL_VARIABLE, program};
 use legato_base::Bytes;
+use legato_base::wire::stats::STATS_NAME;
 use legato_pager::uffd::injection::{InjectionError, Target};
 use legato_pager::uffd::same_memory;
 use rustix::process::Pid;
@@ -122,41 +123,37 @@ pub(crate) fn mappings(pid: Pid, servers: &[Server]) -> Option<Mappings> {
     let smaps = String::from_utf8_lossy(&smaps);
     Some(Mappings {
         served: is_served(&smaps),
-        server: server_of(&bases_in(&smaps), servers),
+        server: server_of(&marks_in(&smaps), servers),
     })
 }
 
-/// Where the agent's object begins in a process, however often it is there.
-pub(crate) fn object_bases(pid: Pid) -> Vec<u64> {
+/// The marks of the agents that serve a process, or have served what it was forked from.
+pub(crate) fn marks(pid: Pid) -> Vec<u64> {
     let maps = std::fs::read(format!("/proc/{}/maps", pid.as_raw_pid())).unwrap_or_default();
-    bases_in(&String::from_utf8_lossy(&maps))
+    marks_in(&String::from_utf8_lossy(&maps))
 }
 
-/// A forked child has its parent's object where the parent has it; chance does not put two there
-/// (address space layout randomisation). Of several programs that fit, the one with the most
-/// objects: its agent is the youngest.
-fn server_of(bases: &[u64], servers: &[Server]) -> Option<Pid> {
+/// A forked child has the marks of its parent. Of several programs that fit, the one with the most: its
+/// agent is the youngest.
+fn server_of(marks: &[u64], servers: &[Server]) -> Option<Pid> {
     servers
         .iter()
-        .filter(|server| !server.bases.is_empty())
-        .filter(|server| server.bases.iter().all(|base| bases.contains(base)))
-        .max_by_key(|server| server.bases.len())
+        .filter(|server| !server.marks.is_empty())
+        .filter(|server| server.marks.iter().all(|mark| marks.contains(mark)))
+        .max_by_key(|server| server.marks.len())
         .map(|server| server.program)
 }
 
-/// Starts of the mappings of the object's first byte, from the headers of maps or smaps
-/// (proc_pid_maps(5)).
-pub(super) fn bases_in(maps: &str) -> Vec<u64> {
-    let base = |line: &str| {
+/// The inodes of what agents publish their counters in, each of which has mapped its own
+/// (proc_pid_maps(5); smaps has the same lines).
+pub(super) fn marks_in(maps: &str) -> Vec<u64> {
+    let mark = |line: &str| {
         let mut fields = line.split_whitespace();
-        let (start, _) = fields.next()?.split_once('-')?;
-        let start = u64::from_str_radix(start, 16).ok()?;
-        let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
-        let path = fields.nth(2)?;
-        let object = path.strip_prefix("/memfd:")?;
-        (offset == 0 && object == preload::OBJECT_NAME).then_some(start)
+        let inode = fields.nth(4)?.parse().ok()?;
+        let name = fields.next()?.strip_prefix("/memfd:")?;
+        (name == STATS_NAME).then_some(inode)
     };
-    maps.lines().filter_map(base).collect()
+    maps.lines().filter_map(mark).collect()
 }
 
 /// True if the dynamic loader is told to load the agent into this program.

@@ -1,6 +1,6 @@
 //! The rule, case by case, and the tree with an injector that does as it is told.
 
-use super::facts::bases_in;
+use super::facts::marks_in;
 use super::*;
 use std::cell::RefCell;
 use std::io::{Read as _, Write as _};
@@ -230,16 +230,16 @@ fn what_cannot_be_served_is_mentioned_once_it_is_big() {
 }
 
 #[test]
-fn the_object_is_found_by_its_first_byte() {
+fn marks_are_found_in_maps() {
     let maps = "\
 55aa00000000-55aa00001000 r--p 00000000 fe:00 7 /usr/bin/sleep
-7f0000001000-7f0000002000 r--p 00000000 00:01 9 /memfd:legato-agent.so (deleted)
-7f0000002000-7f0000003000 r-xp 00001000 00:01 9 /memfd:legato-agent.so (deleted)
+7f0000001000-7f0000002000 ---s 00000000 00:01 9 /memfd:legato-stats (deleted)
+7f0000002000-7f0000003000 r-xp 00001000 00:01 10 /memfd:legato-agent.so (deleted)
 VmFlags: rd mr mw me
-7f0000008000-7f0000009000 r--p 00000000 00:01 9 /memfd:legato-agent.so (deleted)
+7f0000008000-7f0000009000 ---s 00000000 00:01 1764739 /memfd:legato-stats (deleted)
 7f0000010000-7f0000011000 rw-p 00000000 00:00 0
 ";
-    assert_eq!(bases_in(maps), [0x7f00_0000_1000, 0x7f00_0000_8000]);
+    assert_eq!(marks_in(maps), [9, 1_764_739]);
 }
 
 /// Says yes or no, and remembers what it was asked.

@@ -20,6 +20,7 @@ impl<G: ProviderGlue> Agent<G> {
     pub(super) fn keep_house(&mut self, time: Time) {
         self.housekeeping_at = time + HOUSEKEEPING;
         self.publish();
+        self.pager.kernel().keep_own_unmerged();
         if time >= self.wake_all_at && !self.pager.is_busy() {
             // As far as the pager knows nobody waits. Whoever does would wait for ever; so it
             // tries again, and either finds its page or faults anew.

@@ -9,10 +9,9 @@ use crate::uffd::dropper::StartTask;
 use crate::uffd::features::{Features, Mask};
 use crate::uffd::layout::Layout;
 use crate::uffd::linux_kernel::{LinuxKernel, Mechanism};
-use crate::uffd::program::{
-    Program, beginning_of, close_all_but, is_readable, raise_descriptor_limit,
-};
+use crate::uffd::program::{Program, beginning_of, is_readable};
 use crate::uffd::supervisor::{Dismissal, Supervisor};
+use crate::uffd::task_state::run_where_supervisor_may;
 use crate::uffd::users::Users;
 use crate::{
     Budget, FrameBuffer, Incoming, Kernel, Pager, PagerConfig, PagerEvent, PagerFabric, Round,
@@ -25,12 +24,13 @@ use alloc::vec::Vec;
 use legato_base::secret::{Keyring, SECRET_LENGTH, SecureRandom};
 use legato_base::wire::control::{AgentMessageBody, Welcome};
 use legato_base::wire::stats::{STATS_NAME, STATS_SIZE};
-use legato_base::{Bytes, ClientId, SystemError, Time};
+use legato_base::{Bytes, ClientId, PAGE_SIZE, SystemError, Time};
 use legato_fabric::{Fabric, FabricConfig};
-use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider};
+use legato_verbs::{AccessFlags, Address, MemoryRegion, Provider, VerbsError};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Pid;
 use rustix::rand::GetRandomFlags;
 
@@ -77,21 +77,20 @@ pub enum StartError {
 }
 
 impl<G: ProviderGlue> Agent<G> {
-    /// Connects to the supervisor and the memory nodes, and takes charge of the program's faults.
+    /// Connects to the supervisor and the memory nodes, and takes charge of the program's faults. The calling
+    /// task has begun with [`crate::uffd::task_state::begin`].
     ///
     /// # Errors
     /// Whether the program may start without an agent.
     pub fn start(start: AgentStart<'_>) -> Result<Self, StartError> {
         let heap = start.heap;
         let pid = Pid::from_raw(start.program).ok_or(StartError::ProgramGone)?;
-        // The agent has its own limits and its own descriptors: the program's are not in the way.
-        raise_descriptor_limit();
-        close_all_but(&[]);
         let supervisor = Supervisor::connect(start.supervisor, start.program.unsigned_abs())
             .map_err(|error| match error {
                 Errno::CONNREFUSED => StartError::SupervisorGone,
                 other => StartError::NotConnected(other),
             })?;
+        run_where_supervisor_may(supervisor.fd());
         let (welcome, proxy) = supervisor.greet(command_of(start.program))?;
         let assembled = Self::assemble(pid, start, &supervisor, (&welcome, proxy))
             .and_then(|parts| Ok((parts, open_stats()?)));
@@ -118,7 +117,6 @@ impl<G: ProviderGlue> Agent<G> {
         (welcome, proxy): (&Welcome, Option<OwnedFd>),
     ) -> Result<Parts<G>, String> {
         let program = Program::open(pid).map_err(|e| system("pidfd_open", e))?;
-        raise_priority();
         let mask = Mask::parse(start.masked_features).map_err(|e| e.to_string())?;
         let (features, own, trash) = open_contexts(mask).map_err(|e| e.to_string())?;
         let budget = Budget::new(Bytes(welcome.cache_bytes));
@@ -140,7 +138,7 @@ impl<G: ProviderGlue> Agent<G> {
             .collect::<Result<Vec<_>, _>>()?;
         let keys = welcome.key.clone().map(Keyring::One);
         let opened = G::open(&addresses, keys.as_ref(), proxy);
-        let mut provider = opened.map_err(|error| error.to_string())?;
+        let mut provider = opened.map_err(refused)?;
         let mut fabric = Fabric::new(&mut provider, config).map_err(|e| e.to_string())?;
         if let Some(keys) = keys {
             fabric.prove_with(keys, secure_random()?);
@@ -190,6 +188,7 @@ impl<G: ProviderGlue> Agent<G> {
         welcome: Welcome,
     ) -> Result<Self, StartError> {
         let failed = |_| StartError::SupervisorGone;
+        mark(&stats);
         let mut agent = Self {
             users: Users::new(parts.program),
             supervisor,
@@ -302,6 +301,13 @@ fn system(call: &str, error: Errno) -> String {
     format!("the system refused {call}: {}", error.advised())
 }
 
+fn refused(error: VerbsError) -> String {
+    match error {
+        VerbsError::System { call, errno } => system(call, Errno::from_raw_os_error(errno)),
+        other => other.to_string(),
+    }
+}
+
 fn secure_random() -> Result<SecureRandom, String> {
     let mut seed = [0; SECRET_LENGTH];
     // Less than 256 bytes are never cut short (getrandom(2)).
@@ -318,6 +324,15 @@ fn open_stats() -> Result<OwnedFd, String> {
     let sized = rustix::fs::ftruncate(&stats, STATS_SIZE as u64);
     sized.map_err(|e| system("ftruncate", e))?;
     Ok(stats)
+}
+
+/// Maps a page that nobody may touch of what the counters are published in. Forked children inherit it, and
+/// `legato run` knows by it which agent serves them. Without it they have no hand.
+fn mark(stats: &OwnedFd) {
+    let anywhere = core::ptr::null_mut();
+    let (length, access) = (PAGE_SIZE, ProtFlags::empty());
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let _ = unsafe { rustix::mm::mmap(anywhere, length, access, MapFlags::SHARED, stats, 0) };
 }
 
 fn open_contexts(mask: Mask) -> Result<(Features, Userfaultfd, Userfaultfd), OpenError> {
@@ -353,12 +368,6 @@ fn register_frames<G: ProviderGlue>(
 
 fn is_running(program: Pid) -> bool {
     Program::open(program).is_ok_and(|program| !is_readable(program.fd()))
-}
-
-/// Whoever waits for a page waits for the agent. Without the right to it the agent is a task like
-/// any other.
-fn raise_priority() {
-    let _ = rustix::process::setpriority_process(None, -20);
 }
 
 /// The program's command name (proc_pid_comm(5)).

@@ -14,8 +14,8 @@
 //! It uses no heap: it runs in a copy of the agent's object that has none.
 
 use super::protocol::{Answer, ORDER_SIZE, Order};
-use crate::uffd::program::{close_all_but, raise_descriptor_limit};
 use crate::uffd::supervisor::Supervisor;
+use crate::uffd::task_state::run_where_supervisor_may;
 use crate::uffd::users::is_alone;
 use crate::uffd::{Userfaultfd, transfer};
 use core::mem::MaybeUninit;
@@ -47,24 +47,14 @@ pub struct HandStart<'a> {
     pub object: (u64, u64),
 }
 
-/// Serves until the agent closes the connection, or ends.
+/// Serves until the agent closes the connection, or ends. The calling task has begun with
+/// [`crate::uffd::task_state::begin`].
 ///
 /// # Errors
 /// If the supervisor cannot be reached.
 pub fn run(start: &HandStart<'_>) -> Result<(), Errno> {
-    // Out of the child's process group: signals to the group are not for the hand. Fails only for
-    // the leader of a group, which a new task is not.
-    let _ = rustix::process::setsid();
-    // For whoever lists processes. Fails only for a bad address.
-    let _ = rustix::thread::set_name(c"legato-hand");
-    // What came along from the child is not the hand's to keep open, and what the child may have
-    // is no limit for the hand.
-    raise_descriptor_limit();
-    close_all_but(&[]);
-    // Threads wait for pages that wait for the hand. Without the right to it the hand is a task
-    // like any other.
-    let _ = rustix::process::setpriority_process(None, -20);
     let supervisor = Supervisor::connect(start.supervisor, start.child)?;
+    run_where_supervisor_may(supervisor.fd());
     let (program, address) = (start.program, start.area.0);
     supervisor.send(AgentMessageBody::Hand { program, address }, &[])?;
     serve(supervisor.fd(), start.area, start.object);

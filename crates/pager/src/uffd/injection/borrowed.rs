@@ -1,7 +1,7 @@
 //! One thread of a process, stopped and borrowed: it makes system calls and runs a function for
 //! its tracer, and then goes on as if nothing had happened.
 
-use super::calls::{self, NO_SYSTEM_CALL, Registers, Resume, Stop};
+use super::calls::{self, NO_SYSTEM_CALL, Registers, Resume, Stop, UserDispatch};
 use super::parameters::END_OF_ENTRY;
 use super::process::{Memory, Process};
 use super::{Call, InjectionError};
@@ -42,6 +42,8 @@ pub(super) struct Borrowed {
     instruction: u64,
     registers: Registers,
     extended_state: Vec<u8>,
+    shadow_stack: Option<u64>,
+    user_dispatch: Option<UserDispatch>,
     signal_mask: u64,
     critical_section: Option<(u64, u64)>,
 }
@@ -183,17 +185,23 @@ impl Borrowed {
             let address = area + CRITICAL_SECTION_OFFSET;
             Some((address, memory.read_long(address).ok()?))
         });
-        let borrowed = Self {
+        let extended_state = calls::extended_state(thread).map_err(tracer)?;
+        let signal_mask = calls::signal_mask(thread).map_err(tracer)?;
+        // From here on only a thread that is gone refuses.
+        calls::set_extended_state(thread, &calls::initial_state(&extended_state))
+            .map_err(tracer)?;
+        calls::set_signal_mask(thread, u64::MAX).map_err(tracer)?;
+        Ok(Self {
             thread,
             memory,
             instruction,
             registers,
-            extended_state: calls::extended_state(thread).map_err(tracer)?,
-            signal_mask: calls::signal_mask(thread).map_err(tracer)?,
+            extended_state,
+            shadow_stack: calls::shadow_stack(thread),
+            user_dispatch: calls::suspend_user_dispatch(thread).map_err(tracer)?,
+            signal_mask,
             critical_section,
-        };
-        calls::set_signal_mask(thread, u64::MAX).map_err(tracer)?;
-        Ok(borrowed)
+        })
     }
 
     /// Makes a system call in the process and returns what it returned.
@@ -258,6 +266,12 @@ impl Borrowed {
             let _ = self.memory.write(address, &section.to_le_bytes());
         }
         self.set_registers(&restarted(self.registers))?;
+        if let Some(pointer) = self.shadow_stack {
+            calls::set_shadow_stack(self.thread, pointer).map_err(tracer)?;
+        }
+        if let Some(dispatch) = &self.user_dispatch {
+            calls::set_user_dispatch(self.thread, dispatch).map_err(tracer)?;
+        }
         calls::set_signal_mask(self.thread, self.signal_mask).map_err(tracer)?;
         calls::detach(self.thread).map_err(tracer)
     }

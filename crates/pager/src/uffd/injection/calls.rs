@@ -20,12 +20,17 @@ const PTRACE_INTERRUPT: i64 = 0x4207;
 const PTRACE_GETSIGMASK: i64 = 0x420A;
 const PTRACE_SETSIGMASK: i64 = 0x420B;
 const PTRACE_GET_RSEQ_CONFIGURATION: i64 = 0x420F;
+/// Since Linux 6.4.
+const PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG: i64 = 0x4210;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: i64 = 0x4211;
 /// System call stops are told from SIGTRAP.
 const OPTION_TRACESYSGOOD: i64 = 1;
 const OPTION_TRACEEXEC: i64 = 1 << 4;
 
 const NT_PRSTATUS: i64 = 1;
 const NT_X86_XSTATE: i64 = 0x202;
+/// Since Linux 6.6.
+const NT_X86_SHSTK: i64 = 0x204;
 /// Bytes of the largest extended state so far: AMX tiles (8 KiB) and what came before them.
 const EXTENDED_STATE_MAX: usize = 16 << 10;
 
@@ -92,6 +97,16 @@ struct RestartableConfiguration {
     signature: u32,
     flags: u32,
     padding: u32,
+}
+
+/// `struct ptrace_sud_config` (linux/ptrace.h): which of its system calls a thread gets as signals.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct UserDispatch {
+    mode: u64,
+    selector: u64,
+    offset: u64,
+    length: u64,
 }
 
 /// The part of `siginfo_t` that waitid(2) fills.
@@ -205,6 +220,27 @@ pub(super) fn extended_state(thread: i32) -> Result<Vec<u8>, Errno> {
     Ok(state)
 }
 
+/// The extended state with which a program begins: exceptions masked, vector registers zero, and memory of
+/// every protection key accessible. `state` is some thread's. (Intel SDM vol. 1, 10.5.1 and 13.4.)
+pub(super) fn initial_state(state: &[u8]) -> Vec<u8> {
+    const CONTROL_WORD: core::ops::Range<usize> = 0..2;
+    const MXCSR: core::ops::Range<usize> = 24..28;
+    const REGISTERS: core::ops::Range<usize> = 32..464;
+    const HEADER: core::ops::Range<usize> = 512..576;
+    let mut state = state.to_vec();
+    if state.len() < HEADER.end {
+        return state;
+    }
+    state[..MXCSR.end].fill(0);
+    state[CONTROL_WORD].copy_from_slice(&0x037Fu16.to_le_bytes());
+    state[MXCSR].copy_from_slice(&0x1F80u32.to_le_bytes());
+    state[REGISTERS].fill(0);
+    // Of all components but the first two the header says that they are as they are at first.
+    state[HEADER].fill(0);
+    state[HEADER.start] = 0b11;
+    state
+}
+
 pub(super) fn set_extended_state(thread: i32, state: &[u8]) -> Result<(), Errno> {
     let mut vector = IoVector {
         base: state.as_ptr().cast_mut(),
@@ -213,6 +249,65 @@ pub(super) fn set_extended_state(thread: i32, state: &[u8]) -> Result<(), Errno>
     let address = (&raw mut vector) as i64;
     // SAFETY: the kernel reads `length` bytes of the state.
     unsafe { ptrace(PTRACE_SETREGSET, thread, NT_X86_XSTATE, address) }
+}
+
+/// Lets a thread make all of its system calls, and returns what was set before. None if they were not
+/// dispatched, or if the kernel cannot tell (before Linux 6.4).
+pub(super) fn suspend_user_dispatch(thread: i32) -> Result<Option<UserDispatch>, Errno> {
+    let mut set = UserDispatch::default();
+    let size = size_of::<UserDispatch>() as i64;
+    let address = (&raw mut set) as i64;
+    // SAFETY: the kernel writes the size passed.
+    let told = unsafe {
+        ptrace(
+            PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG,
+            thread,
+            size,
+            address,
+        )
+    };
+    if told.is_err() || set.mode == 0 {
+        return Ok(None);
+    }
+    set_user_dispatch(thread, &UserDispatch::default())?;
+    Ok(Some(set))
+}
+
+pub(super) fn set_user_dispatch(thread: i32, wanted: &UserDispatch) -> Result<(), Errno> {
+    let size = size_of::<UserDispatch>() as i64;
+    let address = (&raw const *wanted) as i64;
+    // SAFETY: the kernel reads the size passed.
+    unsafe {
+        ptrace(
+            PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG,
+            thread,
+            size,
+            address,
+        )
+    }
+}
+
+/// The pointer into the shadow stack of a thread; None if it has none.
+pub(super) fn shadow_stack(thread: i32) -> Option<u64> {
+    let mut pointer = 0u64;
+    let mut vector = IoVector {
+        base: (&raw mut pointer).cast(),
+        length: size_of::<u64>(),
+    };
+    let address = (&raw mut vector) as i64;
+    // SAFETY: the kernel writes at most `length` bytes into the pointer, and the length.
+    unsafe { ptrace(PTRACE_GETREGSET, thread, NT_X86_SHSTK, address) }.ok()?;
+    Some(pointer)
+}
+
+pub(super) fn set_shadow_stack(thread: i32, pointer: u64) -> Result<(), Errno> {
+    let mut vector = IoVector {
+        base: (&raw const pointer).cast_mut().cast(),
+        length: size_of::<u64>(),
+    };
+    let address = (&raw mut vector) as i64;
+    // SAFETY: the kernel reads `length` bytes of the pointer.
+    unsafe { ptrace(PTRACE_SETREGSET, thread, NT_X86_SHSTK, address) }
 }
 
 pub(super) fn signal_mask(thread: i32) -> Result<u64, Errno> {

@@ -1,12 +1,35 @@
 //! Memory for frames, and back to the system.
 
 use super::LinuxKernel;
-use crate::uffd::Layout;
+use crate::uffd::{Layout, system_call};
 use crate::{FrameIndex, FrameMemory};
 use legato_base::PAGE_SHIFT;
 use rustix::mm::Advice;
 
+const SYS_PRCTL: i64 = 157;
+/// `include/uapi/linux/prctl.h`, since Linux 6.4.
+const PR_GET_MEMORY_MERGE: i64 = 68;
+
 impl LinuxKernel {
+    /// Keeps the kernel from merging the agent's pages with others of the same content, where the program has all
+    /// of its memory merged (PR_SET_MEMORY_MERGE): merged pages do not move (UFFDIO_MOVE).
+    pub(in crate::uffd) fn keep_own_unmerged(&self) {
+        // SAFETY: integers. Older kernels do not know the option.
+        let merged = unsafe { system_call(SYS_PRCTL, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0]) };
+        if merged != Ok(1) {
+            return;
+        }
+        let (start, length) = (
+            self.layout.range().start.address(),
+            self.layout.range().count << PAGE_SHIFT,
+        );
+        // SAFETY: the agent's own memory, whose content stays. It fails only where there is no memory for what was
+        // merged, and is tried again.
+        let _ = unsafe {
+            rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxUnmergeable)
+        };
+    }
+
     pub(in crate::uffd) fn give_memory(&mut self, frame: FrameIndex, count: u32) -> u32 {
         if !self.features.can_move() {
             for added in 0..count {
