@@ -67,7 +67,7 @@ const RUN_AFTER_HELP: &str = "\
 Exit status:
   the program's own, or 128+N if signal N ended it;
   125  legato itself could not: wrong arguments, missing rights, a memory node that refuses,
-       a program that cannot run on far memory;
+       a program that cannot run on far memory; with --strict, another process that cannot;
   126  the program is not executable;
   127  the program was not found.
 
@@ -106,6 +106,10 @@ pub(crate) struct RunArguments {
     /// terminal, which what the program writes there takes the place of, else in a line every 10 seconds.
     #[arg(long)]
     pub(crate) progress: bool,
+    /// End the run, with exit status 125, when one of its processes runs without far memory. Without this it is
+    /// named, with the reason, and counted in the summary. A process that ends within some 100 ms may pass unseen.
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Write what happened as JSON to this file when the program has ended.
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
@@ -132,7 +136,7 @@ pub(crate) enum IdlePollArgument {
 
 /// List the runs of this user on this machine; of root: all.
 ///
-/// TIME is since the start, LOCAL the local memory of all processes together and its limit, FAR what they have
+/// TIME is since the start, PROCESSES how many have far memory (and, after a +, how many have been seen without), LOCAL the local memory of all processes together and its limit, FAR what they have
 /// at memory nodes, FAULTS/S how many of their pages a second came or were made in the last half second.
 #[derive(Debug, Args)]
 pub(crate) struct PsArguments {

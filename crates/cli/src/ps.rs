@@ -4,6 +4,7 @@
 use crate::args::PsArguments;
 use crate::failure::Failure;
 use crate::output::{clock, print};
+use crate::run::local::{LOCAL_NAME, LOCAL_SIZE};
 use crate::run::processes::Process;
 use crate::run::progress::Load;
 use crate::run::record::{NodeRecord, RECORD_MAX, RECORD_NAME, Record};
@@ -58,6 +59,8 @@ pub(crate) fn run(arguments: &PsArguments) -> Result<u8, Failure> {
 #[derive(Debug)]
 struct Sight {
     record: Record,
+    /// How many processes have run without far memory.
+    local: u64,
     /// Of each agent, by the number of its file.
     agents: BTreeMap<u32, AgentCounters>,
 }
@@ -70,7 +73,7 @@ fn look() -> BTreeMap<u32, Sight> {
 
 fn sight_of(pid: u32) -> Option<Sight> {
     let directory = PathBuf::from(format!("/proc/{pid}/fd"));
-    let (mut record, mut agents) = (None, BTreeMap::new());
+    let (mut record, mut agents, mut local) = (None, BTreeMap::new(), 0);
     for number in numbers_in(&directory) {
         let path = directory.join(number.to_string());
         let Ok(target) = fs::read_link(&path) else {
@@ -79,6 +82,9 @@ fn sight_of(pid: u32) -> Option<Sight> {
         let is = |name: &str| target.as_os_str() == format!("/memfd:{name} (deleted)").as_str();
         if is(RECORD_NAME) {
             record = Record::parse(&read(&path, RECORD_MAX.0)?);
+        } else if is(LOCAL_NAME) {
+            let bytes = read(&path, LOCAL_SIZE as u64)?;
+            local = bytes.try_into().map_or(0, u64::from_le_bytes);
         } else if is(STATS_NAME) {
             let page = read(&path, STATS_SIZE as u64).and_then(|bytes| StatsPage::parse(&bytes));
             agents.insert(number, page.unwrap_or_default().counters);
@@ -86,6 +92,7 @@ fn sight_of(pid: u32) -> Option<Sight> {
     }
     Some(Sight {
         record: record?,
+        local,
         agents,
     })
 }
@@ -115,6 +122,7 @@ struct Run {
     pid: u32,
     elapsed: Option<Duration>,
     load: Load,
+    local: u64,
     limit: Bytes,
     faults_per_second: u64,
     nodes: Vec<NodeRecord>,
@@ -138,6 +146,7 @@ impl Run {
                 .and_then(Process::find)
                 .map(|process| process.age()),
             load,
+            local: now.local,
             limit: Bytes(now.record.cache_bytes_limit),
             faults_per_second: rate as u64,
             nodes: now.record.nodes,
@@ -150,6 +159,7 @@ impl Run {
             "pid": self.pid,
             "elapsed_ms": self.elapsed.map(|elapsed| elapsed.as_millis() as u64),
             "processes": self.load.processes,
+            "processes_local": self.local,
             "local_bytes_current": self.load.local.0,
             "cache_bytes_limit": self.limit.0,
             "far_bytes_current": self.load.far.0,
@@ -170,7 +180,10 @@ impl Run {
         [
             self.pid.to_string(),
             self.elapsed.map_or_else(|| "?".to_owned(), clock),
-            self.load.processes.to_string(),
+            match self.local {
+                0 => self.load.processes.to_string(),
+                local => format!("{} +{local}", self.load.processes),
+            },
             format!("{} of {}", self.load.local, self.limit),
             self.load.far.to_string(),
             self.faults_per_second.to_string(),

@@ -10,6 +10,7 @@ mod injector;
 mod intruder;
 pub(crate) mod keeper;
 pub(crate) mod launch;
+pub(crate) mod local;
 mod nodes;
 mod outcome;
 mod preload;
@@ -35,6 +36,7 @@ use helpers::Helpers;
 use injector::{Injector, InjectorError};
 use keeper::Keeper;
 use legato_base::Bytes;
+use local::LocalProcesses;
 use nodes::Nodes;
 use outcome::Outcome;
 use preload::PreloadFile;
@@ -51,7 +53,7 @@ use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 use std::time::Instant;
-use supervise::Supervisor;
+use supervise::{Limits, Supervisor};
 
 /// Below this, the reserve and the agent's own memory leave nothing for the program.
 pub(crate) const CACHE_MIN: Bytes = Bytes::mib(8);
@@ -91,11 +93,14 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
             let record = record.map_err(|error| {
                 Failure::system("cannot put the run's record into memory", error)
             })?;
+            let local = LocalProcesses::new().map_err(|error| {
+                Failure::system("cannot put the run's record into memory", error)
+            })?;
             let main = start(arguments, &program, &preload, &name, &mut injector)?;
-            Ok((signals, proxies, keeper, record, main))
+            Ok((signals, proxies, keeper, record, local, main))
         });
     // The record is there until the run is over.
-    let (signals, proxies, keeper, _record, main) = match started {
+    let (signals, proxies, keeper, _record, local, main) = match started {
         Ok(started) => started,
         Err(failure) => {
             nodes.stop();
@@ -117,7 +122,11 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         helpers,
         injector,
         main,
-        arguments.cache,
+        Limits {
+            cache: arguments.cache,
+            local,
+            strict: arguments.strict,
+        },
         progress,
     );
     let outcome = supervisor.supervise();

@@ -5,7 +5,7 @@ use rustix::process::WaitStatus;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It did not start, because its agent could not; that has said why.
+    /// It did not start, because its agent could not, or the run was ended for want of another one; that has said why.
     Refused,
     Exited(u8),
     /// By the signal of this number.

@@ -1,6 +1,7 @@
 //! What a run tells at its end as JSON: `--stats`.
 
 use super::agents::AgentReport;
+use super::local::LocalProcess;
 use super::summary::{NodeReport, RunReport};
 use legato_base::histogram::Histogram;
 use legato_base::wire::stats::AgentCounters;
@@ -30,6 +31,11 @@ pub(crate) fn json(report: &RunReport, command: &[OsString], elapsed: Duration) 
         report.local_peak(&counters).0.into(),
     );
     object.insert("processes_injected".into(), report.injected().into());
+    object.insert("processes_local".into(), report.local_count.into());
+    object.insert(
+        "local".into(),
+        report.local.iter().map(local_process).collect(),
+    );
     // Of each process: sums of them say nothing.
     object.remove("share_bytes_current");
     object.remove("share_bytes_peak");
@@ -77,6 +83,14 @@ fn node(node: &NodeReport) -> Value {
     object
 }
 
+fn local_process(process: &LocalProcess) -> Value {
+    json!({
+        "pid": process.pid,
+        "command": process.command,
+        "reason": process.why,
+    })
+}
+
 fn process(process: &AgentReport) -> Value {
     let mut object = counter_fields(&process.stats.counters);
     object.insert("pid".into(), process.pid.into());
@@ -102,6 +116,7 @@ mod tests {
             "cache_bytes_limit",
             "local_bytes_peak",
             "processes_injected",
+            "processes_local",
             "cache_bytes_peak",
             "faults",
             "pages_fetched",
@@ -147,6 +162,21 @@ mod tests {
         report.local_peak = Bytes::mib(1);
         let value = json(&report, &[], Duration::ZERO);
         assert_eq!(value["local_bytes_peak"], 2 << 20);
+    }
+
+    #[test]
+    fn processes_without_far_memory_are_listed() {
+        let mut report = report();
+        report.local_count = 1;
+        report.local.push(LocalProcess {
+            pid: 12,
+            command: "awk".into(),
+            why: "no".into(),
+        });
+        let value = json(&report, &[], Duration::ZERO);
+        assert_eq!(value["processes_local"], 1);
+        let listed = json!([{"pid": 12, "command": "awk", "reason": "no"}]);
+        assert_eq!(value["local"], listed);
     }
 
     #[test]

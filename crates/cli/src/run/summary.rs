@@ -1,6 +1,7 @@
 //! What a run tells at its end.
 
 use super::agents::AgentReport;
+use super::local::LocalProcess;
 use super::outcome::Outcome;
 use legato_base::histogram::Histogram;
 use legato_base::wire::stats::AgentCounters;
@@ -15,6 +16,9 @@ pub(crate) struct RunReport {
     /// The most local memory that all processes together were seen to use.
     pub(crate) local_peak: Bytes,
     pub(crate) processes: Vec<AgentReport>,
+    /// How many ran without far memory, and the first of them.
+    pub(crate) local_count: u64,
+    pub(crate) local: Vec<LocalProcess>,
     pub(crate) nodes: Vec<NodeReport>,
 }
 
@@ -75,8 +79,16 @@ pub(super) fn processes(count: usize) -> String {
 /// The short block on standard error.
 pub(crate) fn text(report: &RunReport) -> String {
     let (counters, fault_ns) = report.totals();
+    let local = match report.local_count {
+        0 => String::new(),
+        1 => "1 process without far memory".to_owned(),
+        count => format!("{count} processes without far memory"),
+    };
     if report.processes.is_empty() {
-        return "no process attached to far memory\n".into();
+        return match report.local_count {
+            0 => "no process attached to far memory\n".into(),
+            _ => format!("no process attached to far memory; {local}\n"),
+        };
     }
     let time = |per_mille| Duration::from_nanos(fault_ns.quantile(per_mille));
     let mut processes = processes(report.processes.len());
@@ -90,6 +102,9 @@ pub(crate) fn text(report: &RunReport) -> String {
         0 => {}
         1 => processes.push_str(" and 1 forked child"),
         count => drop(write!(processes, " and {count} forked children")),
+    }
+    if report.local_count > 0 {
+        let _ = write!(processes, "; {local}");
     }
     let _ = writeln!(
         text,
@@ -149,6 +164,8 @@ pub(super) mod tests {
                 agent(10, 1 << 20, &[4_000, 5_000]),
                 agent(11, 1 << 21, &[9_000]),
             ],
+            local_count: 0,
+            local: Vec::new(),
             nodes: vec![NodeReport {
                 address: "shm:@a".into(),
                 pid: Some(9),
@@ -173,6 +190,20 @@ pub(super) mod tests {
         let text = text(&report);
         let expected = "2 processes (1 joined while running) and 3 forked children; far";
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn processes_without_far_memory_are_counted() {
+        let mut report = report();
+        for (count, expected) in [
+            (1, "2 processes; 1 process without far memory; far"),
+            (2, "2 processes; 2 processes without far memory; far"),
+        ] {
+            report.local_count = count;
+            assert!(text(&report).contains(expected), "{}", text(&report));
+        }
+        report.processes.clear();
+        assert!(text(&report).ends_with("; 2 processes without far memory\n"));
     }
 
     #[test]

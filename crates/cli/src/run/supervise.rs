@@ -9,6 +9,7 @@ use super::control::ControlListener;
 use super::helpers::Helpers;
 use super::injector::{Injected, Injector};
 use super::intruder::{Intruder, Outcomes};
+use super::local::LocalProcesses;
 use super::nodes::Nodes;
 use super::outcome::Outcome;
 use super::processes;
@@ -62,14 +63,28 @@ pub(crate) struct Supervisor {
     tree: Option<Tree>,
     reports: Vec<AgentReport>,
     any_attached: bool,
-    /// The program's own agent could not start, so the program did not either.
+    /// The program's own agent could not start, so the program did not either; or the run ends early.
     refused: bool,
+    /// Without far memory.
+    local: LocalProcesses,
+    /// A process without far memory ends the run.
+    strict: bool,
+    /// Whatever runs is killed, until nothing does.
+    ends: bool,
     /// The program has had an agent. What it executes later has begun already.
     began: bool,
     stage: Stage,
     main: Pid,
     cache: Bytes,
     progress: Option<Progress>,
+}
+
+/// What a run may have, and what it does about processes that are beyond that.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) cache: Bytes,
+    pub(crate) local: LocalProcesses,
+    pub(crate) strict: bool,
 }
 
 /// How far the run is.
@@ -97,7 +112,7 @@ impl Supervisor {
         helpers: Helpers,
         injector: Rc<RefCell<Injector>>,
         main: Pid,
-        cache: Bytes,
+        limits: Limits,
         progress: Option<Progress>,
     ) -> Self {
         let (intruder, outcomes) = Intruder::new(Rc::clone(&injector));
@@ -110,16 +125,19 @@ impl Supervisor {
             outcomes,
             agents: Vec::new(),
             unserved: Unserved::default(),
-            ledger: Ledger::new(cache),
+            ledger: Ledger::new(limits.cache),
             hands: Vec::new(),
             tree: Some(Tree::new(Box::new(intruder), Instant::now())),
             reports: Vec::new(),
             any_attached: false,
             refused: false,
+            local: limits.local,
+            strict: limits.strict,
+            ends: false,
             began: false,
             stage: Stage::Running,
             main,
-            cache,
+            cache: limits.cache,
             progress,
         }
     }
@@ -164,7 +182,7 @@ impl Supervisor {
     }
 
     pub(crate) fn finish(self, outcome: Outcome) -> (RunReport, Nodes) {
-        if !self.any_attached && !self.refused {
+        if !self.any_attached && !self.refused && self.local.count() == 0 {
             tell(
                 "the program has ended without ever attaching to far memory; it has not loaded its agent; \
                  let it read /proc of legato run, and leave LD_PRELOAD as it is",
@@ -188,6 +206,8 @@ impl Supervisor {
             cache: self.cache,
             local_peak: self.ledger.resident_peak(),
             processes: self.reports,
+            local_count: self.local.count(),
+            local: self.local.into_list(),
             nodes: nodes.collect(),
         };
         (report, self.helpers.nodes)

@@ -7,11 +7,12 @@
 mod facts;
 
 use super::injector::Injected;
+use super::local::LocalProcess;
 use super::processes::{self, Process};
-use legato_base::{Bytes, timeouts};
+use legato_base::timeouts;
 use legato_pager::uffd::injection::{InjectionError, Target};
 use rustix::process::Pid;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -26,8 +27,6 @@ const SCAN_MIN: Duration = Duration::from_millis(10);
 const SCAN_MAX: Duration = Duration::from_millis(100);
 /// A dynamic program that was started with `LD_PRELOAD` brings its agent itself.
 const OWN_AGENT: Duration = timeouts::OWN_AGENT.to_std();
-/// Less memory than this in a process that cannot be served is not worth a line.
-const MENTION_MIN: Bytes = Bytes::mib(16);
 
 /// What is put into a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +59,16 @@ pub(crate) enum Verdict {
     Inspect,
     Inject(Entry),
     /// It cannot be served.
-    Mention(InjectionError),
+    Mention(Why),
+}
+
+/// Why a process has no far memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Why {
+    #[error(transparent)]
+    Injection(InjectionError),
+    #[error("Valgrind runs it, which knows of no memory that others map; run it without")]
+    Valgrind,
 }
 
 /// The rule.
@@ -71,16 +79,21 @@ pub(crate) fn decide(facts: &Facts) -> Verdict {
     if facts.looks == 0 || facts.asked {
         return Verdict::Wait;
     }
-    if facts.runs_without || facts.under_valgrind {
+    if facts.runs_without {
         return Verdict::Leave;
     }
-    if let Some(error) = facts.refused.or(facts.barrier()) {
-        // A stranger's memory cannot even be asked for: said in any case.
-        let worth = facts.anonymous >= MENTION_MIN || error == InjectionError::NotPermitted;
-        return match worth {
-            true => Verdict::Mention(error),
-            false => Verdict::Wait,
+    if let Some(error) = facts.refused {
+        return Verdict::Mention(Why::Injection(error));
+    }
+    if let Some(error) = facts.barrier() {
+        // Its own agent may yet come, slowed down by whoever traces it.
+        return match facts.age < OWN_AGENT && error == InjectionError::TracedByAnother {
+            true => Verdict::Wait,
+            false => Verdict::Mention(Why::Injection(error)),
         };
+    }
+    if facts.under_valgrind {
+        return Verdict::Mention(Why::Valgrind);
     }
     // A vfork child, its parent meanwhile, or an agent or hand that has not connected yet.
     if facts.shares_memory || facts.may_be_hand {
@@ -119,6 +132,8 @@ struct Known {
     refused: Option<InjectionError>,
     /// Its own agent could not start, which has been said.
     runs_without: bool,
+    /// That it has no far memory has been said.
+    named: bool,
     /// The hand in it: it has one as long as that lives.
     hand: Option<Process>,
     /// When it was last seen to share its memory.
@@ -136,6 +151,7 @@ impl Known {
             helps: None,
             refused: None,
             runs_without: false,
+            named: false,
             hand: None,
             shared: None,
         }
@@ -153,7 +169,6 @@ pub(crate) struct Tree {
     hands: Vec<Process>,
     pause: Duration,
     next: Instant,
-    mentioned: BTreeSet<String>,
     /// When it was last looked at, if every process then was attended or left alone for good.
     settled: Option<Instant>,
 }
@@ -166,7 +181,6 @@ impl Tree {
             hands: Vec::new(),
             pause: SCAN_MIN,
             next: now,
-            mentioned: BTreeSet::new(),
             settled: None,
         }
     }
@@ -202,16 +216,14 @@ impl Tree {
         self.known.get(&pid.as_raw_pid())?.helps
     }
 
-    /// The agent that the process has brought could not start: another one could not either. True
-    /// if that has not been said of this command yet.
-    pub(crate) fn note_refusal(&mut self, pid: Pid, command: &str) -> bool {
+    /// The agent that the process has brought could not start: another one could not either.
+    pub(crate) fn note_refusal(&mut self, pid: Pid) {
         if let Some(process) = Process::find(pid) {
             let image = facts::image(pid);
             let mut known = Known::new(process.start, image, Instant::now());
             known.runs_without = true;
             self.known.insert(pid.as_raw_pid(), known);
         }
-        self.mentioned.insert(command.to_owned())
     }
 
     /// The hand `task` has connected, in `child` if that is still there.
@@ -225,24 +237,24 @@ impl Tree {
     }
 
     /// Looks at the tree when it is time. `attended` are programs with agents, agents and memory
-    /// nodes. Returns what the user should know.
+    /// nodes. Returns processes that are found to have no far memory, each once.
     pub(crate) fn turn(
         &mut self,
         attended: &[Pid],
         servers: &[Server],
         now: Instant,
-    ) -> Vec<String> {
+    ) -> Vec<LocalProcess> {
         self.take_results();
         if now < self.next {
             return Vec::new();
         }
-        let (remarks, news) = self.look(attended, servers, now);
+        let (local, news) = self.look(attended, servers, now);
         self.pause = match news {
             true => SCAN_MIN,
             false => (self.pause * 2).min(SCAN_MAX),
         };
         self.next = now + self.pause;
-        remarks
+        local
     }
 
     fn take_results(&mut self) {
@@ -263,7 +275,12 @@ impl Tree {
     }
 
     /// One look; true if something is under way that another look will show soon.
-    fn look(&mut self, attended: &[Pid], servers: &[Server], now: Instant) -> (Vec<String>, bool) {
+    fn look(
+        &mut self,
+        attended: &[Pid],
+        servers: &[Server],
+        now: Instant,
+    ) -> (Vec<LocalProcess>, bool) {
         let all = processes::below();
         let lives = |hand: &Process| {
             all.iter()
@@ -272,7 +289,7 @@ impl Tree {
         self.hands.retain(lives);
         self.known
             .retain(|pid, known| all.iter().any(|seen| seen.is(*pid, known.start)));
-        let (mut remarks, mut news) = (Vec::new(), false);
+        let (mut local, mut news) = (Vec::new(), false);
         let mut settled = true;
         for process in &all {
             if attended.contains(&process.pid) || self.hands.contains(process) {
@@ -296,11 +313,11 @@ impl Tree {
                     }
                     news = true;
                 }
-                Verdict::Mention(error) => remarks.extend(self.mention(process, &facts, error)),
+                Verdict::Mention(why) => local.extend(self.name(process.pid, why)),
             }
         }
         self.settled = settled.then_some(now);
-        (remarks, news)
+        (local, news)
     }
 
     /// What is to be done about a process, and the process with the memory of which that is true.
@@ -349,20 +366,17 @@ impl Tree {
         (facts, verdict, target)
     }
 
-    /// One line for each command.
-    fn mention(
-        &mut self,
-        process: &Process,
-        facts: &Facts,
-        error: InjectionError,
-    ) -> Option<String> {
-        let command = processes::command(process.pid)?;
-        let pid = process.pid.as_raw_pid();
-        let size = facts.anonymous;
-        let line = format!(
-            "{command} ({pid}) keeps its {size} in local memory, and does not count in --cache: {error}"
-        );
-        self.mentioned.insert(command).then_some(line)
+    /// None if it has been named, or has just ended.
+    fn name(&mut self, pid: Pid, why: Why) -> Option<LocalProcess> {
+        let command = processes::command(pid)?;
+        let pid = pid.as_raw_pid();
+        let known = self.known.get_mut(&pid)?;
+        let named = std::mem::replace(&mut known.named, true);
+        (!named).then(|| LocalProcess {
+            pid,
+            command,
+            why: why.to_string(),
+        })
     }
 }
 

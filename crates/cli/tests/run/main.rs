@@ -23,6 +23,7 @@ mod injection;
 mod killed;
 mod leftovers;
 mod limit;
+mod local;
 mod lost;
 mod masks;
 mod matrix;

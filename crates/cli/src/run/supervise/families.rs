@@ -3,6 +3,7 @@
 use super::Supervisor;
 use crate::output::tell;
 use crate::run::agents::Agent;
+use crate::run::local::LocalProcess;
 use crate::run::processes;
 use crate::run::tree::{self, Server, Tree};
 use legato_base::wire::control::SupervisorMessage;
@@ -21,21 +22,43 @@ impl Supervisor {
         let entered = |tree: &Tree| tree.asks_for(self.main);
         let runs = pid != main || self.began || self.tree.as_ref().is_some_and(entered);
         if runs {
-            let news = match (&mut self.tree, agent.program_pid()) {
-                (Some(tree), Some(program)) => tree.note_refusal(program, &agent.command),
-                _ => true,
-            };
-            if news {
-                let command = &agent.command;
-                tell(format_args!(
-                    "{command} ({pid}) runs without far memory, and does not count in --cache: {text}"
-                ));
+            if let (Some(tree), Some(program)) = (&mut self.tree, agent.program_pid()) {
+                tree.note_refusal(program);
             }
+            self.handle_local(LocalProcess {
+                pid,
+                command: agent.command.clone(),
+                why: text.to_owned(),
+            });
         } else {
             self.refuse_program(&text);
         }
         // It waits. If it is gone it need not be told.
+        let runs = runs && !self.ends;
         agent.send(&SupervisorMessage::Dismissed { runs });
+    }
+
+    /// A process has no far memory. With `--strict` that ends the run.
+    pub(super) fn handle_local(&mut self, process: LocalProcess) {
+        if self.ends {
+            return;
+        }
+        let line = self.local.add(process);
+        line.iter().for_each(tell);
+        if self.strict {
+            tell(
+                "the run ends, because one of its processes has no far memory; mend that, or do without --strict",
+            );
+            self.refused = true;
+            self.ends = true;
+        }
+    }
+
+    /// Ends all processes of a run that is to end. Agents go when their programs have ended.
+    pub(super) fn end_all(&self) {
+        let agents: Vec<Pid> = self.agents.iter().filter_map(Agent::peer).collect();
+        self.kill_descendants(&agents);
+        self.agents.iter().for_each(Agent::kill);
     }
 
     /// An agent that cannot go on has killed its program, but knows no other process by its id.

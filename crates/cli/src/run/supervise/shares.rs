@@ -69,8 +69,11 @@ impl Supervisor {
         let tasks = agents.clone().filter_map(Agent::peer);
         let attended: Vec<Pid> = programs.chain(tasks).chain(self.helpers.pids()).collect();
         let servers: Vec<Server> = agents.filter_map(Agent::server).collect();
-        for remark in tree.turn(&attended, &servers, now) {
-            tell(&remark);
+        for process in tree.turn(&attended, &servers, now) {
+            self.handle_local(process);
+        }
+        if self.ends {
+            self.end_all();
         }
     }
 

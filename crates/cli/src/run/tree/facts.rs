@@ -3,7 +3,6 @@
 use super::super::processes::{self, Process};
 use super::{OWN_AGENT, Server, Verdict};
 use crate::run::{CONTROL_VARIABLE, program};
-use legato_base::Bytes;
 use legato_base::wire::stats::STATS_NAME;
 use legato_pager::uffd::injection::{InjectionError, Target};
 use legato_pager::uffd::same_memory;
@@ -34,7 +33,6 @@ pub(crate) struct Facts {
     /// It has shared its memory a moment ago: it may be a hand whose child has ended since, and that
     /// has not connected yet.
     pub(crate) may_be_hand: bool,
-    pub(crate) anonymous: Bytes,
     /// A dynamic program that was told to load the agent, and has not run `main` for long; or one
     /// that is being executed just now.
     pub(crate) may_bring_agent: bool,
@@ -87,7 +85,6 @@ impl Facts {
                 .ok()
         };
         self.traced = number("TracerPid").is_some_and(|tracer: u64| tracer != 0);
-        self.anonymous = Bytes::kib(number("RssAnon").unwrap_or(0));
         self.foreign = matches!(target, Err(InjectionError::NotPermitted));
         let with = |other: &Process| other.pid != pid && same_memory(pid, other.pid) == Ok(true);
         self.shares_memory = all.iter().any(with);

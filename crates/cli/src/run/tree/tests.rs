@@ -192,41 +192,61 @@ fn mappings_are_read_only_where_they_decide() {
     assert_eq!(decide(&facts), Verdict::Inspect);
     let facts = Facts {
         traced: true,
+        age: OWN_AGENT - Duration::from_millis(1),
         ..facts
     };
     assert_eq!(decide(&facts), Verdict::Wait);
 }
 
+/// However small it is. Unnamed: whoever was refused, because how much it had was not asked then.
 #[test]
-fn what_cannot_be_served_is_mentioned_once_it_is_big() {
-    let small = Facts {
+fn what_cannot_be_served_is_mentioned() {
+    let traced = Facts {
         traced: true,
+        age: OWN_AGENT - Duration::from_millis(1),
         ..old()
     };
-    assert_eq!(decide(&small), Verdict::Wait);
-    let big = Facts {
-        anonymous: MENTION_MIN,
-        ..small
-    };
-    assert_eq!(
-        decide(&big),
-        Verdict::Mention(InjectionError::TracedByAnother)
-    );
-    let refused = InjectionError::Filtered;
-    let big = Facts {
-        refused: Some(refused),
-        anonymous: MENTION_MIN,
-        ..old()
-    };
-    assert_eq!(decide(&big), Verdict::Mention(refused));
-    let foreign = Facts {
-        foreign: true,
-        ..old()
-    };
-    assert_eq!(
-        decide(&foreign),
-        Verdict::Mention(InjectionError::NotPermitted)
-    );
+    assert_eq!(decide(&traced), Verdict::Wait, "its agent may yet come");
+    let cases = [
+        (
+            Why::Injection(InjectionError::TracedByAnother),
+            Facts {
+                age: OWN_AGENT,
+                ..traced
+            },
+        ),
+        (
+            Why::Injection(InjectionError::Filtered),
+            Facts {
+                refused: Some(InjectionError::Filtered),
+                mappings: None,
+                ..old()
+            },
+        ),
+        (
+            Why::Injection(InjectionError::NotPermitted),
+            Facts {
+                foreign: true,
+                age: Duration::ZERO,
+                ..old()
+            },
+        ),
+        (
+            Why::Valgrind,
+            Facts {
+                under_valgrind: true,
+                ..old()
+            },
+        ),
+    ];
+    for (why, facts) in cases {
+        assert_eq!(decide(&facts), Verdict::Mention(why));
+        let said = Facts {
+            runs_without: true,
+            ..facts
+        };
+        assert_eq!(decide(&said), Verdict::Leave);
+    }
 }
 
 #[test]
@@ -315,7 +335,7 @@ impl Scene {
         }
     }
 
-    fn look(&mut self, attended: &[Pid]) -> Vec<String> {
+    fn look(&mut self, attended: &[Pid]) -> Vec<LocalProcess> {
         self.now = self.tree.deadline();
         self.tree.turn(attended, &[], self.now)
     }
@@ -362,14 +382,22 @@ fn an_attended_process_is_left_alone() {
 }
 
 #[test]
-fn a_process_that_refused_is_not_asked_again() {
+fn a_process_that_refused_is_named_and_not_asked_again() {
     let mut scene = Scene::new();
     scene.look(&[]);
     scene.look(&[]);
     scene.answer(Err(InjectionError::Filtered));
-    scene.look(&[]);
-    scene.look(&[]);
+    let mut named = scene.look(&[]);
+    named.extend(scene.look(&[]));
     assert_eq!(scene.asked(), [Entry::Agent]);
+    let child = scene.child.pid().as_raw_pid();
+    named.retain(|process| process.pid == child);
+    let expected = LocalProcess {
+        pid: child,
+        command: "cat".into(),
+        why: InjectionError::Filtered.to_string(),
+    };
+    assert_eq!(named, [expected], "once");
 }
 
 #[test]

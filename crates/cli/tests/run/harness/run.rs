@@ -99,7 +99,7 @@ impl Run {
         self
     }
 
-    /// An option of `legato run`, in place of an earlier one; nothing in a plain run.
+    /// An option of `legato run`, in place of an earlier one, with its value if it has one; nothing in a plain run.
     pub(crate) fn option(mut self, name: &str, value: &str) -> Self {
         if let Some(options) = &mut self.options {
             options.insert(name.to_owned(), value.to_owned());
@@ -169,7 +169,12 @@ impl Run {
             Some(options) => {
                 let mut command = started_by(&self.enter, legato());
                 command.arg("run").arg("--stats").arg(&stats);
-                command.args(options.iter().flat_map(|(name, value)| [name, value]));
+                command.args(
+                    options
+                        .iter()
+                        .flat_map(|(name, value)| [name, value])
+                        .filter(|word| !word.is_empty()),
+                );
                 command
                     .args(self.quiet.then_some("--quiet"))
                     .arg("--")

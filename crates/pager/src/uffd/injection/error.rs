@@ -31,7 +31,8 @@ pub enum InjectionError {
     #[error("the agent cannot be started: {}", SystemError(*.0).advised())]
     NotStarted(i32),
     #[error(
-        "the agent refused to serve it; it has said why before, if it could reach legato run; see there"
+        "its agent could not reach legato run, or was sent away (another user, another network namespace); \
+         start legato run there"
     )]
     AgentRefused,
     #[error("the agent's object does not know this entry; please report it")]
