@@ -136,7 +136,8 @@ pub(crate) enum IdlePollArgument {
 
 /// List the runs of this user on this machine; of root: all.
 ///
-/// TIME is since the start, PROCESSES how many have far memory (and, after a +, how many have been seen without), LOCAL the local memory of all processes together and its limit, FAR what they have
+/// TIME is since the start, PROCESSES how many have far memory (after a +: how many have been seen without), LOCAL
+/// the local memory of all processes together and its limit, FAR what they have
 /// at memory nodes, FAULTS/S how many of their pages a second came or were made in the last half second.
 #[derive(Debug, Args)]
 pub(crate) struct PsArguments {

@@ -79,7 +79,7 @@ pub(crate) struct Supervisor {
     progress: Option<Progress>,
 }
 
-/// What a run may have, and what it does about processes that are beyond that.
+/// The local memory of a run, and the processes that keep to no limit.
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) cache: Bytes,

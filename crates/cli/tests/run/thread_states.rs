@@ -11,7 +11,7 @@ const USED_MIB: &str = "10";
 
 /// The states in which something once went wrong, or would where Legato did nothing about them.
 const TRIED: &str = "tsc,user-dispatch,floating-point,read-implies-exec,deadline,slack";
-/// What else there is. In the others an executed program cannot have an agent, or does not run at all.
+/// All other states but those in which an executed program cannot have an agent, or does not run at all.
 const OTHERS: &str = "none,cpuid,gs-base,tagged-addresses,shadow-stack,idle,batch,fifo,round-robin,fifo-not-inherited,\
      nice,bound,bound-fifo,limit-processes,limit-signals,limit-locked,limit-real-time,limit-processor,limit-messages,\
      limit-core,limit-stack,not-random,page-zero,old-linux,linux32,blocked,pending,ignored,ignored-children,\
@@ -99,7 +99,7 @@ int main(void) {
     run.finish().expect_code(0);
 }
 
-/// What an agent needs and may not have is named.
+/// The limit that keeps an agent from starting is named.
 #[test]
 fn an_agent_without_files_says_which_limit_it_is() {
     let run = Run::far(dynamic())

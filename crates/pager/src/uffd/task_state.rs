@@ -4,7 +4,8 @@
 //! in a way that ends the task or keeps it from running: an instruction that raises a signal, a processor that
 //! somebody else never leaves, a limit. So the task gives it all up before it does anything else.
 //!
-//! What needs a right that the process does not have stays as it is: then the task runs on the program's terms.
+//! A state that takes a right to change, which the process does not have, stays: then the task runs on the
+//! program's terms.
 
 use super::program::{close_all_but, raise_limit};
 use super::system_call::system_call;
@@ -36,7 +37,7 @@ const OSPKE: u32 = 1 << 4;
 /// All exceptions masked, rounding to nearest (Intel SDM vol. 1, 10.2.3).
 const MXCSR: u32 = 0x1F80;
 
-/// What a new thread of the system begins with.
+/// The default of a thread whose makers have not set it.
 const TIMER_SLACK_NANOS: NonZeroU64 = NonZeroU64::new(50_000).unwrap();
 
 /// Limits that count for each process by itself, and of which the last two end it. (Those of address space and
