@@ -35,7 +35,7 @@ pub(crate) struct Agent {
     stats_file: Option<OwnedFd>,
     stats: Option<StatsPage>,
     pub(crate) injected: bool,
-    /// Where the agent's object is in the program.
+    /// By which the supervisor knows forked children of the program.
     pub(crate) marks: Vec<u64>,
     said_goodbye: bool,
     failed: bool,

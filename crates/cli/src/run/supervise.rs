@@ -286,16 +286,19 @@ impl Supervisor {
             return;
         }
         // The second time, agents that do not notice the end of their program end as well.
-        let spared = match waiting.interrupted {
-            false => self.agents.iter().filter_map(Agent::peer).collect(),
-            true => Vec::new(),
-        };
-        self.kill_descendants(&spared);
-        self.agents.iter().for_each(Agent::kill);
+        self.end_all(!waiting.interrupted);
         self.stage = Stage::Waiting(Waiting {
             interrupted: true,
             ..waiting
         });
+    }
+
+    /// Kills all that runs in the run; agents, if they are spared, go when their programs have ended.
+    fn end_all(&self, spares_agents: bool) {
+        let agents = self.agents.iter().filter_map(Agent::peer);
+        let spared: Vec<Pid> = agents.filter(|_| spares_agents).collect();
+        self.kill_descendants(&spared);
+        self.agents.iter().for_each(Agent::kill);
     }
 
     /// Kills what an agent may have served that has died: every process that has no agent of its

@@ -4,7 +4,7 @@ use super::system_call::system_call;
 use alloc::string::String;
 use alloc::vec::Vec;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
@@ -191,29 +191,13 @@ fn raise(resource: Resource, wanted: Option<u64>) {
     }
 }
 
-/// Closes every descriptor that came along from the program, but for those named. Otherwise a
-/// pipe whose writer has ended would never end for its reader.
-pub(super) fn close_all_but(keep: &[BorrowedFd<'_>]) {
-    let mut keep: Vec<u32> = keep
-        .iter()
-        .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
-        .collect();
-    keep.sort_unstable();
-    let mut first = 0;
-    for fd in keep {
-        if fd > first {
-            close_range(first, fd - 1);
-        }
-        first = fd + 1;
-    }
-    close_range(first, u32::MAX);
-}
-
-fn close_range(first: u32, last: u32) {
+/// Closes every descriptor that came along from the program. Otherwise a pipe whose writer has ended would
+/// never end for its reader.
+pub(super) fn close_all() {
     const SYS_CLOSE_RANGE: i64 = 436;
     // SAFETY: the descriptors are copies that the agent got by being cloned; no Rust object owns
     // any of them. It fails only for a range that is none.
-    let _ = unsafe { system_call(SYS_CLOSE_RANGE, [i64::from(first), i64::from(last), 0]) };
+    let _ = unsafe { system_call(SYS_CLOSE_RANGE, [0, i64::from(u32::MAX), 0]) };
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! A state that takes a right to change, which the process does not have, stays: then the task runs on the
 //! program's terms.
 
-use super::program::{close_all_but, raise_limit};
+use super::program::{close_all, raise_limit};
 use super::system_call::system_call;
 use core::ffi::CStr;
 use core::num::NonZeroU64;
@@ -72,7 +72,7 @@ const _: () = assert!(SCHEDULING_SIZE == 48);
 /// blocked and a table of descriptors of its own, of which none is needed.
 pub fn begin(name: &CStr) {
     allow_instructions();
-    close_all_but(&[]);
+    close_all();
     // Out of the program's process group: signals to the group are not for this task. Fails only for the leader
     // of a group, which a new task is not.
     let _ = rustix::process::setsid();

@@ -54,13 +54,6 @@ impl Supervisor {
         }
     }
 
-    /// Ends all processes of a run that is to end. Agents go when their programs have ended.
-    pub(super) fn end_all(&self) {
-        let agents: Vec<Pid> = self.agents.iter().filter_map(Agent::peer).collect();
-        self.kill_descendants(&agents);
-        self.agents.iter().for_each(Agent::kill);
-    }
-
     /// An agent that cannot go on has killed its program, but knows no other process by its id.
     /// What it serves besides waits for pages that never come.
     pub(super) fn end_doomed_families(&self) {

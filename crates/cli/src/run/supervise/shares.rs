@@ -73,7 +73,7 @@ impl Supervisor {
             self.handle_local(process);
         }
         if self.ends {
-            self.end_all();
+            self.end_all(true);
         }
     }
 
