@@ -48,7 +48,7 @@ pub(crate) enum Command {
     Launch(LaunchArguments),
     /// The process that holds userfaultfds as long as a page of theirs could be read.
     #[command(hide = true)]
-    Keep,
+    Keep(KeepArguments),
     Node(NodeArguments),
     #[command(subcommand)]
     Secret(SecretCommand),
@@ -144,6 +144,12 @@ pub(crate) struct PsArguments {
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeepArguments {
+    /// Of the run, to be removed at the end.
+    pub(crate) directory: PathBuf,
 }
 
 #[derive(Debug, Args)]

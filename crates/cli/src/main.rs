@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let result = match command {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Launch(arguments) => run::launch::run(&arguments),
-        args::Command::Keep => run::keeper::run(),
+        args::Command::Keep(arguments) => run::keeper::run(&arguments),
         args::Command::Node(arguments) => node::run(&arguments),
         args::Command::Secret(args::SecretCommand::New(arguments)) => secret::run(&arguments),
         args::Command::Net(command) => net::run(&command),

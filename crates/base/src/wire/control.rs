@@ -11,6 +11,10 @@
 //! supervisor answers with a [`SupervisorMessage::Share`] when the agent's part of the local memory
 //! changes; the agent says with `Holds` that it is down to a smaller one.
 //!
+//! An agent without the right to what it needs asks the supervisor after `Welcome`: with `NeedsDevice` for
+//! /dev/userfaultfd, by which a process makes a userfaultfd for its own memory, and with `Handshake`, to which
+//! a fresh one is attached, for UFFDIO_API with features that not everybody may have.
+//!
 //! A *hand* is a task in a forked child that does for the agent of another process what can only
 //! be done from inside. It sends `Hand`, and the supervisor passes its end of that connection on to
 //! the agent with [`SupervisorMessage::Hand`].
@@ -27,7 +31,7 @@ use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Goes up with every change of a layout in this module.
-pub const CONTROL_VERSION: u32 = 6;
+pub const CONTROL_VERSION: u32 = 7;
 /// Enough for a sentence that names a node, whose address may be the path of a socket (108 bytes).
 const TEXT_SIZE: usize = 464;
 const MAGIC_AGENT: u32 = u32::from_le_bytes(*b"LGag");
@@ -70,6 +74,11 @@ pub enum AgentMessageBody {
     /// The first message of a hand: the process whose agent serves the child, and an address in
     /// the child that the agent needs to know.
     Hand { program: u32, address: u64 },
+    /// Only before `Ready`, answered with [`SupervisorMessage::Device`].
+    NeedsDevice,
+    /// Only before `Ready`, answered with [`SupervisorMessage::Handshake`]; a userfaultfd is attached, on which
+    /// UFFDIO_API has not been called.
+    Handshake { features: u64 },
 }
 
 /// What an agent uses, and whether it could use more.
@@ -134,6 +143,8 @@ impl AgentMessage {
             }
             AgentMessageBody::Holds { bytes } => (11, 0, [*bytes, 0, 0], ""),
             AgentMessageBody::Hand { program, address } => (12, *program, [*address, 0, 0], ""),
+            AgentMessageBody::NeedsDevice => (13, 0, none, ""),
+            AgentMessageBody::Handshake { features } => (14, 0, [*features, 0, 0], ""),
         };
         encode(self.pid, (kind, node, values, text))
     }
@@ -187,6 +198,8 @@ impl AgentMessage {
                 program: node,
                 address: value,
             },
+            13 => AgentMessageBody::NeedsDevice,
+            14 => AgentMessageBody::Handshake { features: value },
             _ => return Err(ControlError::Malformed),
         };
         Ok(Self {
@@ -252,6 +265,8 @@ mod tests {
                 program: 12,
                 address: 0x7fff_0000_1000,
             },
+            AgentMessageBody::NeedsDevice,
+            AgentMessageBody::Handshake { features: 1 << 40 },
             AgentMessageBody::NodeLost {
                 node: 2,
                 pages: 77,

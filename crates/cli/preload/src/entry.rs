@@ -17,7 +17,6 @@ use legato_pager::uffd::{
     HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE, filter, task_state,
 };
 use rustix::fd::BorrowedFd;
-use rustix::fs::Access;
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::thread::{futex, get_clear_child_tid_address};
@@ -68,12 +67,9 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
     let masked = unsafe { environment.variable(MASK_VARIABLE) }.unwrap_or_default();
     // SAFETY: the caller's promise.
     let preload = unsafe { environment.variable(PRELOAD_VARIABLE) }.unwrap_or_default();
-    let from = Origin {
-        supervisor,
-        preload,
-    };
     if preload.windows(VALGRIND.len()).any(|part| part == VALGRIND) {
-        return from.go_on_or_end(
+        return go_on_or_end(
+            supervisor,
             "Valgrind runs it, which knows of no memory that others map; run it without",
         );
     }
@@ -83,12 +79,12 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
         // The supervisor has the reason and prints it.
         Err(StartFailure::Refused) => task::exit(2),
         Err(StartFailure::RunsWithout) => {}
-        Err(StartFailure::SupervisorGone) => from.go_on_unreached(),
+        Err(StartFailure::SupervisorGone) => end_unreached(),
         Err(StartFailure::System(error)) => {
             let mut line = FixedLine::default();
             let error = SystemError(error.raw_os_error()).advised();
             let _ = write!(line, "the agent cannot be started: {error}");
-            from.go_on_or_end(line.as_str());
+            go_on_or_end(supervisor, line.as_str());
         }
         Err(StartFailure::Filter(error)) => {
             let mut line = FixedLine::default();
@@ -98,7 +94,7 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
                 "this kernel has guard pages (MADV_GUARD_INSTALL), and the filter of system calls \
                  that keeps them out of far memory is refused: {error}; allow seccomp(2)"
             );
-            from.go_on_or_end(line.as_str());
+            go_on_or_end(supervisor, line.as_str());
         }
     }
 }
@@ -108,42 +104,21 @@ fn keep_out() -> Result<(), StartFailure> {
     filter::install(true).map_err(StartFailure::Filter)
 }
 
-/// The run that a program belongs to.
-#[derive(Clone, Copy)]
-struct Origin<'a> {
-    /// The name of its socket.
-    supervisor: &'a [u8],
-    /// Has the path of this object, through the supervisor's descriptor of it.
-    preload: &'a [u8],
+/// There is no agent. What that means for the program the supervisor decides: the program of the run ends, and
+/// a child of it runs on.
+fn go_on_or_end(supervisor: &[u8], text: &str) {
+    match excuse(supervisor, own_pid().unsigned_abs(), text) {
+        Ok(Dismissal::RunsWithout) => {}
+        Ok(Dismissal::Ends) => task::exit(2),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => end_unreached(),
+        Err(_) => go_on_without(text),
+    }
 }
 
-impl Origin<'_> {
-    /// There is no agent. What that means for the program the supervisor decides: the program of the
-    /// run ends, and a child of it runs on.
-    fn go_on_or_end(self, text: &str) {
-        match excuse(self.supervisor, own_pid().unsigned_abs(), text) {
-            Ok(Dismissal::RunsWithout) => {}
-            Ok(Dismissal::Ends) => task::exit(2),
-            Err(Errno::CONNREFUSED) => self.go_on_unreached(),
-            Err(_) => go_on_without(text),
-        }
-    }
-
-    /// Nobody listens at the supervisor's socket. The name of that is one of a network namespace, and so a
-    /// program in another one does not find it. Where there is no supervisor the program ends.
-    fn go_on_unreached(self) {
-        let mut paths = self.preload.split(|byte| matches!(byte, b':' | b' '));
-        let is_there = |path: &[u8]| {
-            path.starts_with(b"/proc/") && rustix::fs::access(path, Access::EXISTS).is_ok()
-        };
-        if !paths.any(is_there) {
-            complain(b"legato: the legato run that started this program is gone; start it anew\n");
-            task::exit(2)
-        }
-        go_on_without(
-            "it cannot reach its legato run from its network namespace; start legato run inside of that",
-        );
-    }
+/// Nobody listens at the supervisor's socket, or there is none any more.
+fn end_unreached() -> ! {
+    complain(b"legato: the legato run that started this program is gone; start it anew\n");
+    task::exit(2)
 }
 
 /// Nobody can say so but this process.

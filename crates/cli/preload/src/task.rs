@@ -3,6 +3,9 @@
 //! It shares the address space and nothing else (no CLONE_FILES, CLONE_SIGHAND or CLONE_THREAD),
 //! and it is not the program's child: a task in between makes it and ends, so that it is
 //! reparented to the supervisor, and `wait` in the program never sees it.
+//!
+//! In a process that adopts orphans itself it would come back by that. There it is a child that sends no signal when
+//! it ends, which `wait` does not see unless it is told to (`__WALL` and `__WCLONE` of wait(2)).
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +17,9 @@ use rustix::thread::futex;
 const SYS_RT_SIGPROCMASK: i64 = 14;
 const SYS_CLONE: i64 = 56;
 const SYS_WAIT4: i64 = 61;
+const SYS_PRCTL: i64 = 157;
 const SYS_EXIT_GROUP: i64 = 231;
+const PR_GET_CHILD_SUBREAPER: i64 = 37;
 const CLONE_VM: i64 = 0x100;
 const CLONE_FS: i64 = 0x200;
 const CLONE_FILES: i64 = 0x400;
@@ -40,8 +45,7 @@ struct Grandchild {
     made: i64,
 }
 
-/// Starts `main(argument)` in a task of its own, reparented to the nearest subreaper, with all
-/// signals blocked.
+/// Starts `main(argument)` in a task of its own, which this process does not wait for, with all signals blocked.
 ///
 /// # Safety
 /// Both stacks must be writable memory below their tops, 16-byte aligned, used by nobody else as
@@ -61,6 +65,13 @@ pub(crate) unsafe fn spawn(
     };
     let old_mask = set_signal_mask(u64::MAX);
     let may_fork = MayFork::new();
+    if adopts_orphans() {
+        // SAFETY: the caller's promise.
+        let made = unsafe { make(&grandchild) };
+        drop(may_fork);
+        set_signal_mask(old_mask);
+        return outcome(made).map(drop);
+    }
     // SAFETY: the stacks are the caller's promise; `grandchild` outlives the task in between,
     // because CLONE_VFORK holds this one until that has ended.
     let between = unsafe {
@@ -82,11 +93,17 @@ pub(crate) unsafe fn spawn(
 
 /// Waits until the task that [`spawn`] has started will never again use its stack and its code.
 pub(crate) fn wait_for_end() {
+    let mut last = 0;
     loop {
         let task = AGENT_TASK.load(Ordering::Acquire);
         if task == 0 {
+            if last != 0 {
+                // It may have been a child of this process. (If not, that is no error.)
+                let _ = wait_for(last);
+            }
             return;
         }
+        last = i64::from(task);
         // EINTR and EAGAIN both mean: look again. The kernel wakes without the private flag.
         let _ = futex::wait(&AGENT_TASK, futex::Flags::empty(), task, None);
     }
@@ -111,7 +128,15 @@ extern "C" fn make_grandchild(argument: *mut c_void) -> ! {
     // SAFETY: `spawn` passes its Grandchild, and waits.
     let grandchild = unsafe { &mut *argument.cast::<Grandchild>() };
     // SAFETY: the caller of `spawn` answers for the stack and the argument.
-    grandchild.made = unsafe {
+    grandchild.made = unsafe { make(grandchild) };
+    exit(EXIT_SUCCESS)
+}
+
+/// # Safety
+/// As [`spawn`].
+unsafe fn make(grandchild: &Grandchild) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe {
         clone(
             CLONE_VM | CLONE_UNTRACED | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID,
             grandchild.stack_top,
@@ -119,8 +144,20 @@ extern "C" fn make_grandchild(argument: *mut c_void) -> ! {
             grandchild.argument,
             AGENT_TASK.as_ptr() as i64,
         )
+    }
+}
+
+/// Is it the first of its pid namespace, or a subreaper?
+fn adopts_orphans() -> bool {
+    let mut subreaper = 0i32;
+    // SAFETY: the kernel writes an integer.
+    let known = unsafe {
+        system_call(
+            SYS_PRCTL,
+            [PR_GET_CHILD_SUBREAPER, (&raw mut subreaper) as i64],
+        )
     };
-    exit(EXIT_SUCCESS)
+    rustix::process::getpid().is_init() || known.is_ok() && subreaper != 0
 }
 
 /// `clone(2)` with a stack; the new task calls `main`. Returns the new task's id, or a negative

@@ -9,8 +9,10 @@ use super::tree::Server;
 use legato_base::timeouts;
 use legato_base::wire::control::{AgentMessageBody, SupervisorMessage, Usage, Welcome};
 use legato_base::wire::stats::{AgentCounters, STATS_SIZE, StatsPage};
-use legato_pager::uffd::{HeldMemory, Sharer};
+use legato_pager::uffd::{self, HeldMemory, Sharer, is_userfaultfd};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::FileType;
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -161,7 +163,7 @@ impl Agent {
     pub(crate) fn descriptor(&self) -> Option<PollFd<'_>> {
         match (&self.phase, &self.program) {
             (Phase::Connected(connection), _) => Some(PollFd::new(connection, PollFlags::IN)),
-            (Phase::Orphaned(_), Some(program)) => {
+            (Phase::Orphaned(_), Some(program)) if !self.program_ended() => {
                 Some(PollFd::new(&program.handle, PollFlags::IN))
             }
             _ => None,
@@ -291,7 +293,7 @@ impl Agent {
     /// another agent is in its address space already.
     pub(crate) fn handle_input(
         &mut self,
-        mut take_on: impl FnMut(Pid) -> Option<TakenOn>,
+        mut take_on: impl FnMut(&Connection) -> Option<TakenOn>,
         now: Instant,
     ) -> Vec<Notice> {
         let mut notices = Vec::new();
@@ -320,7 +322,7 @@ impl Agent {
         pid: u32,
         body: AgentMessageBody,
         descriptors: Vec<OwnedFd>,
-        take_on: &mut impl FnMut(Pid) -> Option<TakenOn>,
+        take_on: &mut impl FnMut(&Connection) -> Option<TakenOn>,
         now: Instant,
     ) -> Option<Notice> {
         match body {
@@ -331,12 +333,22 @@ impl Agent {
             AgentMessageBody::Ready => {
                 let mut descriptors = descriptors.into_iter();
                 self.hold(descriptors.next(), Whose::Program);
-                self.stats_file = descriptors.next();
+                self.stats_file = descriptors
+                    .next()
+                    .filter(|file| self.believes(file, is_in_memory));
                 Some(Notice::Ready)
             }
             AgentMessageBody::Forked => {
                 self.hold(descriptors, Whose::Child);
                 self.forked = true;
+                None
+            }
+            AgentMessageBody::NeedsDevice => {
+                self.lend_device();
+                None
+            }
+            AgentMessageBody::Handshake { features } => {
+                self.shake_hands(descriptors.first(), features);
                 None
             }
             AgentMessageBody::Failed { text } => {
@@ -374,7 +386,7 @@ impl Agent {
         &mut self,
         pid: u32,
         text: String,
-        take_on: &mut impl FnMut(Pid) -> Option<TakenOn>,
+        take_on: &mut impl FnMut(&Connection) -> Option<TakenOn>,
         now: Instant,
     ) {
         let (Phase::Connected(connection), None) = (&self.phase, self.account) else {
@@ -386,7 +398,7 @@ impl Agent {
         // Without a handle on the program it cannot be killed should its agent die: then it must
         // not have one.
         let welcomed = self.program.is_some()
-            && match take_on(connection.peer) {
+            && match take_on(connection) {
                 Some(taken_on) => {
                     self.account = Some(taken_on.account);
                     let welcome = SupervisorMessage::Welcome(taken_on.welcome);
@@ -414,9 +426,56 @@ impl Agent {
 
     fn hold(&mut self, userfaultfds: impl IntoIterator<Item = OwnedFd>, whose: Whose) {
         for userfaultfd in userfaultfds {
+            if !self.believes(&userfaultfd, |it| is_userfaultfd(it.as_fd())) {
+                continue;
+            }
             let kept = false;
             let memory = HeldMemory::new(userfaultfd);
             self.userfaultfds.push(memory, Holding { whose, kept });
+        }
+    }
+
+    // P-102
+    /// What comes from a process of this user is what it is said to be, or that user's own fault.
+    fn believes(&self, file: &OwnedFd, is_right: impl Fn(&OwnedFd) -> bool) -> bool {
+        let is_foreign = match &self.phase {
+            Phase::Connected(connection) => connection.is_foreign,
+            Phase::Orphaned(_) | Phase::Ended => true,
+        };
+        !is_foreign || is_right(file)
+    }
+
+    /// Its program may not open the device that userfaultfds come from.
+    fn lend_device(&self) {
+        let Some(connection) = self.starting() else {
+            return;
+        };
+        match uffd::device() {
+            Ok(device) => connection.send_attached(&SupervisorMessage::Device, device.as_fd()),
+            Err(_) => connection.send(&SupervisorMessage::Device),
+        };
+    }
+
+    /// Its program may not have such a userfaultfd by itself.
+    fn shake_hands(&self, userfaultfd: Option<&OwnedFd>, features: u64) {
+        let Some(connection) = self.starting() else {
+            return;
+        };
+        let result = match userfaultfd {
+            Some(userfaultfd) => uffd::handshake_for(userfaultfd.as_fd(), features),
+            None => Err(Errno::BADF),
+        };
+        let errno = result.map_or_else(|errno| errno.raw_os_error().unsigned_abs(), |()| 0);
+        connection.send(&SupervisorMessage::Handshake { errno });
+    }
+
+    /// The connection of an agent that was taken on and does not serve yet.
+    fn starting(&self) -> Option<&Connection> {
+        match &self.phase {
+            Phase::Connected(connection) if self.account.is_some() && !self.has_attached() => {
+                Some(connection)
+            }
+            _ => None,
         }
     }
 
@@ -477,9 +536,13 @@ impl Agent {
             return None;
         };
         if self.program_ended() {
+            // With the first process of a pid namespace all others end as well.
+            let orphans = self.orphans_children() && self.serves_anybody();
+            if orphans && now < deadline {
+                return None;
+            }
             self.phase = Phase::Ended;
-            let orphans = self.orphans_children() && !self.doomed;
-            return orphans.then_some(Notice::AgentDied);
+            return (orphans && !self.doomed).then_some(Notice::AgentDied);
         }
         if now < deadline || self.killed {
             return None;
@@ -487,6 +550,11 @@ impl Agent {
         self.kill_all();
         self.killed = true;
         (!self.doomed).then_some(Notice::AgentDied)
+    }
+
+    /// Is there anybody who uses memory of which it had pages?
+    fn serves_anybody(&self) -> bool {
+        self.userfaultfds.iter().any(|(memory, _)| memory.is_used())
     }
 
     fn program_ended(&self) -> bool {
@@ -506,6 +574,15 @@ fn find_program(peer: Pid, own: u32) -> Option<Program> {
     let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     let agent = pidfd_open(peer, PidfdFlags::empty()).ok();
     Some(Program { pid, handle, agent })
+}
+
+/// Reading it waits for nobody.
+fn is_in_memory(file: &OwnedFd) -> bool {
+    /// `TMPFS_MAGIC` of statfs(2), which memory files have too.
+    const TMPFS: i64 = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == TMPFS)
+        && rustix::fs::fstat(file)
+            .is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile)
 }
 
 fn read_stats(file: &OwnedFd) -> Option<StatsPage> {

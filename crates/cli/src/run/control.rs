@@ -1,8 +1,10 @@
 //! The supervisor's end of the control sockets (layouts in `legato_base::wire::control`).
 
+use super::processes;
 use legato_base::wire::control::{
     AGENT_MESSAGE_SIZE, AgentMessage, ControlError, SupervisorMessage,
 };
+use legato_pager::uffd::Peer;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -10,35 +12,38 @@ use rustix::net::{
     listen, recvmsg, sendmsg, socket_with,
 };
 use rustix::process::{Pid, getuid};
+use std::fs::Permissions;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 /// Connections that wait to be accepted: programs that start at the same moment.
 const BACKLOG: i32 = 128;
 /// Descriptors that one message carries at most.
 const DESCRIPTORS_MAX: usize = 3;
 
-/// Where agents connect to. The name lies in the abstract namespace: it ends with the socket.
+/// Everybody may connect: who it is, [`ControlListener::accept`] sees.
+const MODE: u32 = 0o666;
+
+/// Where agents connect to.
 #[derive(Debug)]
 pub(crate) struct ControlListener {
     socket: OwnedFd,
 }
 
 impl ControlListener {
-    pub(crate) fn bind(name: &str) -> rustix::io::Result<Self> {
+    pub(crate) fn bind(path: &Path) -> std::io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        bind(
-            &socket,
-            &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-        )?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        std::fs::set_permissions(path, Permissions::from_mode(MODE))?;
         listen(&socket, BACKLOG)?;
         Ok(Self { socket })
     }
 
-    /// The next agent, if one waits. The abstract namespace has no permissions of its own, so
-    /// that processes of other users are sent away here.
+    /// The next agent, if one waits. Processes of other users are sent away, unless they belong to the run.
     pub(crate) fn accept(&self) -> rustix::io::Result<Option<Connection>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
@@ -48,11 +53,15 @@ impl ControlListener {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => return Err(error),
             };
-            let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-            if peer.uid == getuid() {
+            let Peer { pid, user } = Peer::of(&socket)?;
+            let is_foreign = user != getuid();
+            if let Some(peer) = pid
+                && (!is_foreign || processes::is_below(peer, user))
+            {
                 return Ok(Some(Connection {
                     socket,
-                    peer: peer.pid,
+                    peer,
+                    is_foreign,
                 }));
             }
         }
@@ -71,6 +80,8 @@ pub(crate) struct Connection {
     socket: OwnedFd,
     /// Of the process that connected, in this process's pid namespace.
     pub(crate) peer: Pid,
+    /// It runs as another user: it must not get what is not its own.
+    pub(crate) is_foreign: bool,
 }
 
 /// What was there to receive.

@@ -40,6 +40,10 @@ impl<T> Held<T> {
         self.list.is_empty()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(HeldMemory, T)> {
+        self.list.iter()
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut (HeldMemory, T)> {
         self.list.iter_mut()
     }

@@ -1,24 +1,30 @@
 //! The processes and threads of one run that are not its programs'.
 
 use super::agents::Agent;
+use super::control::Connection;
 use super::idle_poll;
 use super::keeper::Keeper;
 use super::nodes::Nodes;
 use super::proxies::Proxies;
+use super::reach::reaches;
 use crate::args::IdlePollArgument;
 use crate::output::tell;
 use legato_base::wire::control::SupervisorMessage;
+use legato_verbs::Address;
 use rustix::process::Pid;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
 
 /// What runs beside the supervisor.
 #[derive(Debug)]
 pub(crate) struct Helpers {
     pub(crate) nodes: Nodes,
-    /// The NIC of all agents, where they cannot open it themselves.
+    /// The NIC of agents that cannot open it themselves.
     pub(crate) proxies: Option<Proxies>,
     /// None if it has ended, and no other could be started.
     pub(crate) keeper: Option<Keeper>,
+    /// Of the run.
+    pub(crate) directory: PathBuf,
     pub(crate) idle_poll: IdlePollArgument,
 }
 
@@ -40,6 +46,25 @@ impl Helpers {
         }
     }
 
+    // P-103
+    /// The near end of a proxy, for an agent that needs one. What another user's agent reaches it reaches by its
+    /// keys: whoever connects to a node on this machine could read all of its memory.
+    pub(crate) fn proxy_for(&mut self, connection: &Connection) -> Option<OwnedFd> {
+        let is_near = |address: &Address| matches!(address, Address::Shm(_));
+        let reaches_all = self.nodes.list.iter().all(|node| {
+            let stranger = connection.is_foreign && is_near(&node.address);
+            !stranger && reaches(connection.peer, &node.address)
+        });
+        if reaches_all && !self.proxies.as_ref().is_some_and(Proxies::are_for_all) {
+            return None;
+        }
+        if self.proxies.is_none() {
+            let new = Proxies::start(&self.nodes).inspect_err(|failure| tell(&failure.text));
+            self.proxies = new.ok();
+        }
+        self.proxies.as_ref()?.connect()
+    }
+
     /// The agent serves from now on: what else it is given.
     pub(crate) fn equip(&self, agent: &Agent) {
         if let Some(request) = idle_poll::open_request(self.idle_poll) {
@@ -52,7 +77,7 @@ impl Helpers {
     pub(crate) fn have_kept(&mut self, agents: &mut [Agent]) {
         let has_ended = self.keeper.as_ref().is_some_and(Keeper::has_ended);
         if has_ended {
-            let new = Keeper::start().inspect_err(|failure| tell(&failure.text));
+            let new = Keeper::start(&self.directory).inspect_err(|failure| tell(&failure.text));
             self.keeper = new.ok();
         }
         if let Some(keeper) = &self.keeper {

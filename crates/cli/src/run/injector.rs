@@ -13,6 +13,7 @@ use legato_pager::uffd::injection::{
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -63,11 +64,11 @@ struct Shared {
 }
 
 impl Injector {
-    pub(crate) fn start(control: &str, masked_features: &[u8]) -> Result<Self, InjectorError> {
+    pub(crate) fn start(control: &Path, masked_features: &[u8]) -> Result<Self, InjectorError> {
         let (sender, receiver) = channel();
         let shared = Shared {
             object: Object::parse(OBJECT)?,
-            control: control.as_bytes().to_vec(),
+            control: control.as_os_str().as_encoded_bytes().to_vec(),
             masked_features: masked_features.to_vec(),
             ready: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         };
@@ -210,7 +211,7 @@ mod tests {
         };
         until_it_reads(pid);
         let (maps_before, descriptors_before) = (maps(), descriptors());
-        let mut injector = Injector::start("legato-nobody", b"").unwrap();
+        let mut injector = Injector::start(Path::new("/nobody"), b"").unwrap();
         // Nobody waits for a hand: it finds out by itself that it is of no use.
         for (entry, expected) in [
             (Entry::Agent, Err(InjectionError::AgentRefused)),
@@ -236,7 +237,7 @@ mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&child);
         until_it_reads(pid);
-        let mut injector = Injector::start("legato-nobody", b"").unwrap();
+        let mut injector = Injector::start(Path::new("/nobody"), b"").unwrap();
         let seen = Target::of(pid).unwrap();
         injector.follow(pid).unwrap();
         // It ends instead of executing a program.
@@ -258,7 +259,7 @@ mod tests {
             .unwrap();
         let pid = Pid::from_child(&child);
         until_it_reads(pid);
-        let mut injector = Injector::start("legato-nobody", b"").unwrap();
+        let mut injector = Injector::start(Path::new("/nobody"), b"").unwrap();
         let seen = [Target::of(pid).unwrap(), Target::of(pid).unwrap()];
         let command = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"now\n").unwrap();

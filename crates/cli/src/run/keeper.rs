@@ -7,8 +7,10 @@
 //! closed (`do_exit` in kernel/exit.c). So this process holds them too, and outlives the supervisor.
 
 use super::control;
+use super::directory;
 use super::held::Held;
 use super::processes::has_ended;
+use crate::args::KeepArguments;
 use crate::failure::Failure;
 use crate::own_process::{self, OwnProcess};
 use legato_base::Duration;
@@ -17,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::process::Stdio;
 
 /// How often it is looked whether the memory of processes that have been killed is gone; no event tells.
@@ -35,7 +38,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn start() -> Result<Self, Failure> {
+    /// The directory of the run is removed with the last that is left of it.
+    pub(crate) fn start(directory: &Path) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| {
             Failure::system("cannot start the process that holds far memory", error)
         };
@@ -44,6 +48,7 @@ impl Keeper {
             .map_err(|error| failed(error.into()))?;
         let mut command = OwnProcess::command("keep");
         command
+            .arg(directory)
             .stdin(other)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -107,8 +112,10 @@ impl Parties {
 /// The process itself. Its standard input is the supervisor's socket; when that ends, so do the programs,
 /// and this process once nothing can read an evicted page (P-30). Whoever else uses memory whose agent is
 /// gone is unknown here, and gets SIGBUS when it touches a far page.
-pub(crate) fn run() -> Result<u8, Failure> {
+pub(crate) fn run(arguments: &KeepArguments) -> Result<u8, Failure> {
     own_process::take_name()?;
+    // Without a lock the directory may be removed before that, by another run.
+    let _lock = directory::lock(&arguments.directory);
     raise_descriptor_limit();
     let mut held = receive_all(std::io::stdin().as_fd());
     held.sift();
@@ -132,6 +139,7 @@ pub(crate) fn run() -> Result<u8, Failure> {
             held.push(memory, Parties { agent, program });
         }
     }
+    directory::remove(&arguments.directory);
     Ok(0)
 }
 

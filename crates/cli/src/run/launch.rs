@@ -7,6 +7,7 @@ use super::injector::Injector;
 use crate::args::LaunchArguments;
 use crate::failure::{EXIT_REFUSED, Failure};
 use crate::machine;
+use legato_pager::uffd::Peer;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::{Read as _, Write as _};
@@ -97,8 +98,7 @@ fn release(
         ));
     }
     let (mut socket, _) = listener.accept().map_err(system)?;
-    let peer = rustix::net::sockopt::socket_peercred(&socket);
-    if peer.is_ok_and(|peer| peer.pid != pid) {
+    if Peer::of(&socket).is_ok_and(|peer| peer.pid != Some(pid)) {
         return Err(Failure::refused(
             "cannot start the program: another process came to its socket; try again",
         ));

@@ -3,6 +3,7 @@
 mod agents;
 mod budget;
 mod control;
+mod directory;
 mod held;
 mod helpers;
 pub(crate) mod idle_poll;
@@ -18,6 +19,7 @@ pub(crate) mod processes;
 mod program;
 pub(crate) mod progress;
 mod proxies;
+mod reach;
 pub(crate) mod record;
 mod signals;
 mod stats;
@@ -29,9 +31,9 @@ mod unserved;
 
 use crate::args::RunArguments;
 use crate::failure::{EXIT_NOT_EXECUTABLE, Failure, advised};
-use crate::machine;
 use crate::output::tell;
 use control::ControlListener;
+use directory::RunDirectory;
 use helpers::Helpers;
 use injector::{Injector, InjectorError};
 use keeper::Keeper;
@@ -39,7 +41,6 @@ use legato_base::Bytes;
 use local::LocalProcesses;
 use nodes::Nodes;
 use outcome::Outcome;
-use preload::PreloadFile;
 use program::Found;
 use progress::Progress;
 use proxies::Proxies;
@@ -71,24 +72,21 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         .as_deref()
         .map(StatsFile::prepare)
         .transpose()?;
-    let preload = PreloadFile::create()
-        .map_err(|error| Failure::system("cannot put the agent into memory", error))?;
-    let name = machine::random_name()
-        .map_err(|error| Failure::system("cannot draw a random name", error))?;
-    let name = format!("legato-run-{name}");
-    let listener = ControlListener::bind(&name)
+    // Removed when all else is over.
+    let directory = RunDirectory::create()?;
+    let listener = ControlListener::bind(&directory.control())
         .map_err(|error| Failure::system("cannot listen for agents", error))?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| Failure::system("cannot adopt the program's children", error))?;
-    let nodes = Nodes::provide(arguments)?;
+    let nodes = Nodes::provide(arguments, &directory)?;
     let masked_features = std::env::var_os(MASK_VARIABLE).unwrap_or_default();
-    let mut injector = Injector::start(&name, masked_features.as_encoded_bytes())
+    let mut injector = Injector::start(&directory.control(), masked_features.as_encoded_bytes())
         .map_err(InjectorError::failure)?;
     let started = Signals::take()
         .map_err(|error| Failure::system("cannot take signals", error))
         .and_then(|signals| {
             let proxies = Proxies::for_nodes(&nodes)?;
-            let keeper = Keeper::start()?;
+            let keeper = Keeper::start(directory.path())?;
             let record = Record::new(&arguments.command, arguments.cache, &nodes).publish();
             let record = record.map_err(|error| {
                 Failure::system("cannot put the run's record into memory", error)
@@ -96,7 +94,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
             let local = LocalProcesses::new().map_err(|error| {
                 Failure::system("cannot put the run's record into memory", error)
             })?;
-            let main = start(arguments, &program, &preload, &name, &mut injector)?;
+            let main = start(arguments, &program, &directory, &mut injector)?;
             Ok((signals, proxies, keeper, record, local, main))
         });
     // The record is there until the run is over.
@@ -112,6 +110,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
         nodes,
         proxies,
         keeper: Some(keeper),
+        directory: directory.path().to_owned(),
         idle_poll: arguments.idle_poll,
     };
     let began = Instant::now();
@@ -149,6 +148,11 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<u8, Failure> {
 fn check_arguments(arguments: &RunArguments) -> Result<(), Failure> {
     arguments.check().map_err(Failure::refused)?;
     check_cache(arguments.cache)?;
+    if !legato_pager::uffd::has_own_proc() {
+        return Err(Failure::refused(
+            "/proc is not that of this pid namespace, or not there; mount proc at /proc",
+        ));
+    }
     if std::env::var_os(CONTROL_VARIABLE).is_some() {
         return Err(Failure::refused(
             "already inside a program that legato runs; its children run under it too; start them without \
@@ -201,18 +205,18 @@ impl Invocation<'_> {
 fn start(
     arguments: &RunArguments,
     program: &Found,
-    preload: &PreloadFile,
-    control: &str,
+    directory: &RunDirectory,
     injector: &mut Injector,
 ) -> Result<rustix::process::Pid, Failure> {
     // A program without a loader may well start others that have one.
-    let preload = preload.variable(std::env::var_os("LD_PRELOAD"));
+    let preload = preload::variable(&directory.object(), std::env::var_os("LD_PRELOAD"));
+    let control = directory.control();
     let invocation = Invocation {
         program: &program.path,
         name: &arguments.command[0],
         arguments: &arguments.command[1..],
         preload: &preload,
-        control: OsStr::new(control),
+        control: control.as_os_str(),
     };
     if !program.has_loader {
         return launch::start(&invocation, injector);

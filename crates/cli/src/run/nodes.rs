@@ -1,5 +1,6 @@
 //! The memory nodes of one run: given by the user, or started here and taken down again.
 
+use super::directory::RunDirectory;
 use crate::args::RunArguments;
 use crate::failure::Failure;
 use crate::machine;
@@ -45,9 +46,12 @@ pub(crate) struct NodeProcess {
 
 impl Nodes {
     /// Checks the given nodes or starts the embedded ones.
-    pub(crate) fn provide(arguments: &RunArguments) -> Result<Self, Failure> {
+    pub(crate) fn provide(
+        arguments: &RunArguments,
+        directory: &RunDirectory,
+    ) -> Result<Self, Failure> {
         if arguments.nodes.is_empty() {
-            return start_embedded(arguments.far);
+            return start_embedded(arguments.far, directory);
         }
         let key = arguments.secret.new_run(&arguments.nodes)?;
         let keys = key.clone().map(Keyring::One);
@@ -127,16 +131,14 @@ impl NodeProcess {
     }
 }
 
-fn start_embedded(memory: Option<Bytes>) -> Result<Nodes, Failure> {
+fn start_embedded(memory: Option<Bytes>, directory: &RunDirectory) -> Result<Nodes, Failure> {
     let memory = machine::memory_to_serve("--far", memory)?;
-    let name = machine::random_name()
-        .map_err(|error| Failure::system("cannot draw a random name", error))?;
     let mut nodes = Nodes {
         list: Vec::new(),
         key: None,
     };
     for number in 0..EMBEDDED_NODES {
-        let address = Address::Shm(format!("@legato-{name}-{number}"));
+        let address = Address::Shm(directory.node(number).display().to_string());
         match start_one(&address, Bytes(memory.0 / EMBEDDED_NODES)) {
             Ok(process) => nodes.list.push(Node::new(address, Some(process))),
             Err(failure) => {

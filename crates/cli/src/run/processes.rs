@@ -2,7 +2,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::clock_ticks_per_second;
-use rustix::process::Pid;
+use rustix::process::{Pid, Uid};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -71,6 +71,30 @@ pub(crate) fn descendants() -> Vec<Pid> {
         }
     }
     found.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+/// Does it belong to the run, and run as this user now?
+pub(crate) fn is_below(process: Pid, user: Uid) -> bool {
+    let own = rustix::process::getpid();
+    let of = |status: &str| {
+        field(status, "Uid")?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    };
+    let Some(first) = status(process) else {
+        return false;
+    };
+    if of(&first) != Some(user.as_raw()) {
+        return false;
+    }
+    let mut above = parent(&first);
+    // Whoever loses its parent meanwhile becomes a child of this process, or of one that is below it.
+    while let Some(pid) = above.filter(|&pid| pid != own) {
+        above = status(pid).as_deref().and_then(parent);
+    }
+    above == Some(own)
 }
 
 /// A process, told from a later one with the same number by the time of its start.
@@ -241,6 +265,9 @@ mod tests {
         assert!(descendants().contains(&pid));
         let seen = Process::find(pid).unwrap();
         assert!(!seen.ended && below().contains(&seen));
+        let user = rustix::process::getuid();
+        assert!(is_below(pid, user) && !is_below(rustix::process::getpid(), user));
+        assert!(!is_below(pid, Uid::from_raw(user.as_raw() + 1)));
         // A test has its own thread, and with it its own children.
         assert!(!children().contains(&rustix::process::getpid()));
         let own = rustix::process::getpid();

@@ -1,4 +1,4 @@
-//! The NIC of all agents, where they cannot open it themselves: a thread with the supervisor's half of
+//! The NIC of agents that cannot open it themselves: a thread with the supervisor's half of
 //! each proxy (`legato_providers::proxy`). Where nodes are at RDMA devices and this machine has none, all
 //! agents share one RoCE NIC: devices answer to UDP port 4791 alone.
 
@@ -34,6 +34,7 @@ pub(crate) struct Proxies {
     connections: Option<Sender<OwnedFd>>,
     bell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    for_all: bool,
 }
 
 impl Proxies {
@@ -44,6 +45,14 @@ impl Proxies {
         if !forced && !addresses.iter().any(needs_supervisor) {
             return Ok(None);
         }
+        let mut proxies = Self::start(nodes)?;
+        proxies.for_all = true;
+        Ok(Some(proxies))
+    }
+
+    /// For whoever asks.
+    pub(crate) fn start(nodes: &Nodes) -> Result<Self, Failure> {
+        let addresses = nodes.list.iter().map(|it| it.address.clone()).collect();
         let failed = |error| Failure::system("cannot start the thread of the NIC", error);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = Arc::new(bell.map_err(|errno| failed(errno.into()))?);
@@ -70,15 +79,21 @@ impl Proxies {
             connections: Some(connections),
             bell,
             thread: Some(thread.map_err(failed)?),
+            for_all: false,
         };
         match result.recv() {
-            Ok(None) => Ok(Some(proxies)),
+            Ok(None) => Ok(proxies),
             Ok(Some(error)) => Err(cannot_open(error)),
             // It has printed why.
             Err(_) => Err(Failure::refused(
                 "the thread of the NIC has ended; that is a defect of Legato; please report it",
             )),
         }
+    }
+
+    /// Can no agent do without?
+    pub(crate) const fn are_for_all(&self) -> bool {
+        self.for_all
     }
 
     /// The near end of a new proxy. None if there is no descriptor for it: the agent says what it lacks.

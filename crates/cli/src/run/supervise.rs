@@ -5,7 +5,7 @@ mod shares;
 
 use super::agents::{Agent, AgentReport, Notice, TakenOn};
 use super::budget::Ledger;
-use super::control::ControlListener;
+use super::control::{Connection, ControlListener};
 use super::helpers::Helpers;
 use super::injector::{Injected, Injector};
 use super::intruder::{Intruder, Outcomes};
@@ -14,7 +14,6 @@ use super::nodes::Nodes;
 use super::outcome::Outcome;
 use super::processes;
 use super::progress::{Load, Progress};
-use super::proxies::Proxies;
 use super::signals::{SignalEvent, Signals};
 use super::summary::{NodeReport, RunReport};
 use super::tree::Tree;
@@ -185,7 +184,7 @@ impl Supervisor {
         if !self.any_attached && !self.refused && self.local.count() == 0 {
             tell(
                 "the program has ended without ever attaching to far memory; it has not loaded its agent; \
-                 let it read /proc of legato run, and leave LD_PRELOAD as it is",
+                 let it read the directory of the run (LEGATO_CONTROL names a file in it), and leave LD_PRELOAD as it is",
             );
         }
         let nodes = self.helpers.nodes.list.iter().map(|node| NodeReport {
@@ -449,11 +448,12 @@ impl Supervisor {
         let mut orphans = false;
         let mut tasks: Vec<Pid> = agents.iter().filter_map(Agent::task).collect();
         for agent in &mut agents {
-            let take_on = |task| {
+            let take_on = |connection: &Connection| {
+                let task = connection.peer;
                 let shares = |&other: &Pid| same_memory(task, other) == Ok(true);
                 let first = !tasks.iter().any(shares);
                 tasks.push(task);
-                first.then(|| self.take_on())
+                first.then(|| self.take_on(connection))
             };
             let mut notices = agent.handle_input(take_on, now);
             notices.extend(agent.handle_time(now));
@@ -492,7 +492,7 @@ impl Supervisor {
         }
     }
 
-    fn take_on(&mut self) -> TakenOn {
+    fn take_on(&mut self, connection: &Connection) -> TakenOn {
         let drawn = machine::random_bytes().map(u64::from_le_bytes);
         let (account, share_bytes) = self.ledger.open();
         let welcome = Welcome {
@@ -505,7 +505,7 @@ impl Supervisor {
         TakenOn {
             account,
             welcome,
-            proxy: self.helpers.proxies.as_ref().and_then(Proxies::connect),
+            proxy: self.helpers.proxy_for(connection),
         }
     }
 

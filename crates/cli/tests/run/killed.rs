@@ -198,7 +198,7 @@ fn expect_no_zeros_without_both(mut run: Running) {
 
 fn keepers(run: &Running) -> Vec<Process> {
     let processes = run.processes().into_iter();
-    let keepers = processes.filter(|process| process.command().trim_end() == "legato keep");
+    let keepers = processes.filter(|process| process.command().starts_with("legato keep "));
     keepers.collect()
 }
 

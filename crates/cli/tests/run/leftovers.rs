@@ -32,14 +32,14 @@ fn files_of(processes: &[Process]) -> BTreeSet<String> {
 
 fn sockets_of(run: &Finished) -> Vec<String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap();
-    let names: BTreeSet<&str> = table
+    let inodes: BTreeSet<&str> = table
         .lines()
-        .filter_map(|line| line.split_whitespace().nth(7))
+        .filter_map(|line| line.split_whitespace().nth(6))
         .collect();
     run.seen
         .sockets
         .iter()
-        .filter(|name| names.contains(name.as_str()))
+        .filter(|inode| inodes.contains(inode.as_str()))
         .cloned()
         .collect()
 }
@@ -55,6 +55,12 @@ fn expect_nothing_left(run: &Finished) {
     assert_eq!(sockets_of(run), Vec::<String>::new());
     assert_eq!(run.temporary_files, Vec::<String>::new());
     assert_eq!(files_of(&processes), BTreeSet::new());
+    let directories = &run.seen.directories;
+    assert!(!directories.is_empty(), "the keeper was seen");
+    let left = directories
+        .iter()
+        .filter(|directory| fs::exists(directory).unwrap());
+    assert_eq!(left.count(), 0, "{directories:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Processes of a run that have no far memory: each is named once, with the reason, and counted, or ends the run.
 
-use crate::harness::{Process, Run, legato, static_c};
+use crate::harness::{Process, Run, legato, static_c, test_directory};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -76,20 +76,22 @@ fn processes_without_far_memory_are_named_once_and_counted() {
     assert!(reasons.iter().all(|reason| reason.contains("seccomp")));
 }
 
-/// Unnamed before.
+/// It sees no file that its agent needs.
 #[test]
-fn a_program_that_has_become_another_user_is_named() {
-    let words = ["--reuid=65534", "--clear-groups", "sleep", "1000"];
-    let run = Run::far("setpriv").arguments(words).start();
+fn a_program_with_another_root_is_named() {
+    let program = static_c(
+        "cc",
+        "#include <unistd.h>\nint main(void) { return pause(); }",
+    );
+    let root = test_directory();
+    std::fs::copy(program, root.join("waits")).unwrap();
+    let run = Run::far("chroot").arguments([root.as_os_str(), "/waits".as_ref()]);
+    let run = run.start();
     run.wait_for_message("runs without far memory");
     kill_process(run.pid(), Signal::TERM).unwrap();
     let run = run.finish();
-    assert_eq!(
-        run.code(),
-        Some(128 + Signal::TERM.as_raw()),
-        "{}",
-        run.stderr
-    );
+    let killed = 128 + Signal::TERM.as_raw();
+    assert_eq!(run.code(), Some(killed), "{}", run.stderr);
     run.expect_told("its agent could not reach");
 }
 

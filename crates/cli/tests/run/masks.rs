@@ -2,13 +2,13 @@
 //! clear refusal; and the same memory while the kernel itself merges, collapses and moves pages.
 
 use crate::harness::{
-    Finished, Node, Run, legato, sized, system_program, test_directory, test_program,
+    EnterableDirectory, Finished, Node, Run, legato, sized, system_program, test_directory,
+    test_program,
 };
 use crate::limit::expect_limited;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const CACHE_MIB: u64 = 16;
@@ -191,26 +191,6 @@ pub(crate) fn unprivileged(arguments: &[&str]) -> Finished {
         .arguments([copy.as_os_str()])
         .arguments(arguments)
         .finish()
-}
-
-/// Every user may enter it, unlike the build directory.
-struct EnterableDirectory(PathBuf);
-
-impl EnterableDirectory {
-    fn new() -> Self {
-        let name = test_directory();
-        let name = name.file_name().unwrap().to_string_lossy().into_owned();
-        let directory = std::env::temp_dir().join(format!("masks-test-{name}"));
-        fs::create_dir_all(&directory).unwrap();
-        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
-        Self(directory)
-    }
-}
-
-impl Drop for EnterableDirectory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A setting of the machine. A process of its own puts it back when this value is dropped, or when

@@ -345,14 +345,41 @@ fn a_program_that_another_one_traces_keeps_its_memory() {
     run.expect_told("another process traces it");
 }
 
-/// Lost: it ended, because the name of the supervisor's socket means nothing in there.
+/// It may not connect, and so it says it itself.
 #[test]
-fn a_program_in_another_network_namespace_runs_without_far_memory() {
-    let run = Run::far("sh").arguments(["-c", "unshare -n sh -c 'echo inside; exit 3'; echo $?"]);
+fn a_program_that_may_not_reach_its_run_says_so() {
+    let inner = "setpriv --reuid=65534 --clear-groups sh -c 'echo inside; exit 3'";
+    let outer = format!("chmod 0 $LEGATO_CONTROL; {inner}; echo $?");
+    let run = Run::far("sh").arguments(["-c", &outer]);
     let run = run.cache_mib(64).finish().expect_code(0);
     assert_eq!(run.output(), "inside\n3\n");
     run.expect_told("a program runs without far memory");
-    run.expect_told("it cannot reach its legato run");
+    run.expect_told("the agent cannot be started");
+}
+
+/// Nothing there can be loaded.
+#[test]
+fn a_machine_without_a_place_for_the_directory_of_a_run_is_told_so() {
+    let script = "for place in /run /dev/shm /tmp; do mount -t tmpfs -o noexec none $place; done; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(legato());
+    command
+        .args(["run", "--", "true"])
+        .env_remove("XDG_RUNTIME_DIR");
+    expect_refused(&mut command, 125, "no directory for the run");
+}
+
+/// Where process ids are those of others.
+#[test]
+fn a_run_whose_proc_is_that_of_another_pid_namespace_is_told_so() {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--pid", "--fork"])
+        .arg(legato())
+        .args(["run", "--", "true"]);
+    expect_refused(&mut command, 125, "/proc is not that");
 }
 
 /// Its words are those of no agent.
@@ -362,7 +389,7 @@ fn a_stranger_at_the_socket_of_a_run_is_sent_away() {
     let run = run.cache_mib(64).start();
     run.wait_for_output("\n");
     let name = run.output_so_far();
-    let address = SocketAddrUnix::new_abstract_name(name.trim().as_bytes()).unwrap();
+    let address = SocketAddrUnix::new(name.trim()).unwrap();
     let stranger = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     connect(&stranger, &address).unwrap();
     rustix::io::write(&stranger, b"hello").unwrap();

@@ -1,34 +1,14 @@
-//! One userfaultfd: opening it, its ioctls with errors as values.
+//! One userfaultfd: its ioctls with errors as values.
 
 use super::abi;
-use super::features::{self, FeatureError, Features, Mask};
 use super::message::{MESSAGE_SIZE, Message, parse_all};
 use super::system_call::system_call;
 use crate::PageRange;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
-use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber, SystemError};
-use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use legato_base::{PAGE_SHIFT, PAGE_SIZE, PageNumber};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
-use rustix::mm::UserfaultfdFlags;
-
-/// Why there is no userfaultfd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    #[error(
-        "no right to use userfaultfd in full mode; run as root (CAP_SYS_PTRACE), or allow one user \
-         (setfacl -m u:USER:rw /dev/userfaultfd) or all (sysctl vm.unprivileged_userfaultfd=1)"
-    )]
-    NotPermitted,
-    #[error("this kernel has no userfaultfd (CONFIG_USERFAULTFD); use one that has it")]
-    NotSupported,
-    #[error(transparent)]
-    Feature(#[from] FeatureError),
-    #[error("the kernel refused userfaultfd: {}", SystemError(*.0).advised())]
-    System(i32),
-}
 
 /// A userfaultfd of the calling task's address space, or one that the kernel made for a child.
 #[derive(Debug)]
@@ -37,48 +17,7 @@ pub struct Userfaultfd {
 }
 
 impl Userfaultfd {
-    /// What this kernel can do, but for the features that are masked.
-    pub(super) fn probe(mask: Mask) -> Result<Features, OpenError> {
-        Ok(features::choose(Self::offered(mask)?, mask)?)
-    }
-
-    /// What this kernel offers.
-    pub(super) fn offered(mask: Mask) -> Result<u64, OpenError> {
-        // The features are fixed by the first successful API call, so they are asked for on a
-        // descriptor that is thrown away (ioctl_userfaultfd(2)).
-        let probe = open_descriptor(mask)?;
-        let mut api = abi::Api {
-            api: abi::UFFD_API,
-            ..abi::Api::default()
-        };
-        // SAFETY: the API handshake changes no memory.
-        unsafe { abi::uffdio_api(probe.as_fd(), &mut api) }.map_err(system)?;
-        Ok(api.features)
-    }
-
-    /// Full mode (faults of the kernel included), with the events that keep the table true.
-    pub(super) fn open_with_events(features: Features) -> Result<Self, OpenError> {
-        Self::open(features.wanted, features.mask)
-    }
-
-    /// Without events: for memory of the agent's own.
-    pub(super) fn open_plain(features: Features) -> Result<Self, OpenError> {
-        Self::open(features.wanted & abi::FEATURE_MOVE, features.mask)
-    }
-
-    pub(super) fn open(wanted: u64, mask: Mask) -> Result<Self, OpenError> {
-        let fd = open_descriptor(mask)?;
-        let mut api = abi::Api {
-            api: abi::UFFD_API,
-            features: wanted,
-            ioctls: 0,
-        };
-        // SAFETY: as above.
-        unsafe { abi::uffdio_api(fd.as_fd(), &mut api) }.map_err(system)?;
-        Ok(Self { fd })
-    }
-
-    /// A userfaultfd that another process has sent.
+    /// Features have been agreed upon.
     pub(super) const fn from_descriptor(fd: OwnedFd) -> Self {
         Self { fd }
     }
@@ -395,65 +334,4 @@ fn are_present(address: u64, pages: &mut [u8]) -> bool {
 /// there were none; a short transfer fails with EAGAIN, whatever stopped it.
 fn progress(done: i64, length: u64, result: Result<(), Errno>) -> (u64, Result<(), Errno>) {
     (u64::try_from(done).unwrap_or(0).min(length), result)
-}
-
-/// Prefers the device, whose permissions an administrator can grant one user; then the system
-/// call, which needs privilege or a sysctl.
-fn open_descriptor(mask: Mask) -> Result<OwnedFd, OpenError> {
-    open_device(mask)
-        .or_else(|_| open_by_system_call(mask))
-        .map_err(system)
-}
-
-/// Through /dev/userfaultfd (Linux 6.1).
-pub(super) fn open_device(mask: Mask) -> Result<OwnedFd, Errno> {
-    if mask.device {
-        return Err(Errno::NOENT);
-    }
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty())?;
-    // SAFETY: USERFAULTFD_IOC_NEW takes flags by value and returns a new descriptor.
-    unsafe { rustix::ioctl::ioctl(&device, NewUserfaultfd) }
-}
-
-pub(super) fn open_by_system_call(mask: Mask) -> Result<OwnedFd, Errno> {
-    if mask.system_call {
-        return Err(Errno::PERM);
-    }
-    // SAFETY: a new descriptor; nothing is registered with it yet.
-    unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
-}
-
-pub(super) fn system(error: Errno) -> OpenError {
-    match error {
-        Errno::PERM | Errno::ACCESS => OpenError::NotPermitted,
-        Errno::NOSYS => OpenError::NotSupported,
-        other => OpenError::System(other.raw_os_error()),
-    }
-}
-
-/// `USERFAULTFD_IOC_NEW`: `_IO(0xAA, 0x00)` with O_CLOEXEC and O_NONBLOCK by value.
-struct NewUserfaultfd;
-
-// SAFETY: the argument is an integer, not a pointer, and the return value is a new descriptor.
-unsafe impl Ioctl for NewUserfaultfd {
-    type Output = OwnedFd;
-    const IS_MUTATING: bool = false;
-
-    fn opcode(&self) -> Opcode {
-        rustix::ioctl::opcode::none(0xAA, 0x00)
-    }
-
-    fn as_ptr(&mut self) -> *mut rustix::ffi::c_void {
-        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-        core::ptr::without_provenance_mut(flags.bits() as usize)
-    }
-
-    unsafe fn output_from_ptr(
-        output: IoctlOutput,
-        _: *mut rustix::ffi::c_void,
-    ) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the kernel has just made it for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(output) })
-    }
 }

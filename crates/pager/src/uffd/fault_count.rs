@@ -3,7 +3,7 @@
 use super::Userfaultfd;
 use core::cell::OnceCell;
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// What the kernel tells of one userfaultfd in /proc.
@@ -35,15 +35,15 @@ impl FaultCount {
 }
 
 fn open(context: &Userfaultfd) -> Result<OwnedFd, Errno> {
-    let path = alloc::format!("/proc/self/fdinfo/{}", context.fd().as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    rustix::fs::open(path.as_str(), flags, Mode::empty())
+    let path = alloc::format!("self/fdinfo/{}", context.fd().as_raw_fd());
+    super::proc::open(&path, OFlags::RDONLY)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::uffd::message::Message;
+    use crate::uffd::opening::Opener;
     use crate::uffd::{Mask, abi};
     use legato_base::{PAGE_SIZE, PageNumber};
     use rustix::mm::{MapFlags, ProtFlags};
@@ -62,7 +62,9 @@ mod tests {
 
     #[test]
     fn faults_are_counted_until_they_are_read_and_events_are_not_faults() {
-        let context = Userfaultfd::open(abi::FEATURE_EVENT_UNMAP, Mask::default()).unwrap();
+        let context = Opener::new(Mask::default())
+            .open(abi::FEATURE_EVENT_UNMAP)
+            .unwrap();
         let count = FaultCount::default();
         let page = missing(&context);
         assert_eq!(count.read(&context), 0);

@@ -2,8 +2,8 @@
 //! from the program's is one comparison. Nothing of it is inherited by `fork` or dumped.
 
 use super::Userfaultfd;
-use super::context::OpenError;
 use super::features::Features;
+use super::opening::OpenError;
 use crate::PageRange;
 use legato_base::wire::slot::SLOT_HEADER_SIZE;
 use legato_base::{PAGE_SIZE, PageNumber};

@@ -3,10 +3,11 @@
 
 use super::abi;
 use super::agent::now;
-use super::context::{MESSAGES_MAX, OpenError, Userfaultfd, open_by_system_call, open_device};
+use super::context::{MESSAGES_MAX, Userfaultfd};
 use super::features::{self, Mask};
 use super::linux_kernel::is_exact;
 use super::message::Message;
+use super::opening::{OpenError, Opener, open_by_system_call, open_device};
 use super::residency::Residency;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +46,7 @@ impl Offer {
         Self {
             device: open_device(mask).map(drop).map_err(errno),
             system_call: open_by_system_call(mask).map(drop).map_err(errno),
-            features: Userfaultfd::offered(mask).map(|offered| {
+            features: Opener::new(mask).offered().map(|offered| {
                 let offered = mask.allowed(offered);
                 let has = |feature| offered & feature != 0;
                 Offered {
@@ -140,7 +141,7 @@ impl Scratch {
             Way::Move => abi::FEATURE_MOVE,
             Way::Protected => abi::FEATURE_PAGEFAULT_FLAG_WP,
         };
-        let context = Userfaultfd::open(feature, mask)?;
+        let context = Opener::new(mask).open(feature)?;
         // SAFETY: `serve` and `move_in` answer the faults of this memory, which means nothing.
         unsafe {
             context.register(

@@ -1,11 +1,11 @@
 //! The program that the agent serves: is it there, and is its memory still the agent's?
 
+use super::proc::{beginning_of, numbers_in};
 use super::system_call::system_call;
 use alloc::string::String;
 use alloc::vec::Vec;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
 
@@ -94,7 +94,7 @@ impl Thread {
     /// The beginning of a file of the thread in /proc. None if the thread is gone.
     pub(super) fn file(self, name: &str) -> Option<String> {
         let [process, id] = [self.process, self.id].map(Pid::as_raw_pid);
-        beginning_of(&alloc::format!("/proc/{process}/task/{id}/{name}"))
+        beginning_of(&alloc::format!("{process}/task/{id}/{name}"))
     }
 
     /// How long the thread has run, in nanoseconds (Documentation/scheduler/sched-stats.rst). None if it
@@ -107,7 +107,7 @@ impl Thread {
 
 /// The threads of a process; none of one that is gone.
 pub(super) fn threads_of(process: Pid) -> Vec<Thread> {
-    numbers_in(&alloc::format!("/proc/{}/task", process.as_raw_nonzero()))
+    numbers_in(&alloc::format!("{}/task", process.as_raw_nonzero()))
         .map(|id| Thread { process, id })
         .collect()
 }
@@ -115,26 +115,6 @@ pub(super) fn threads_of(process: Pid) -> Vec<Thread> {
 /// The threads of several processes.
 pub(super) fn threads_of_all(processes: &[Pid]) -> Vec<Thread> {
     processes.iter().copied().flat_map(threads_of).collect()
-}
-
-/// The ids that name entries of a directory in /proc; none if it cannot be read.
-pub(super) fn numbers_in(directory: &str) -> impl Iterator<Item = Pid> + use<> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let entries = rustix::fs::open(directory, flags, Mode::empty())
-        .and_then(|directory| rustix::fs::Dir::read_from(&directory));
-    entries
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str().ok()?.parse().ok()?))
-}
-
-/// The first 4096 bytes of a file in /proc, or all if it is shorter. None if it is not there.
-pub(super) fn beginning_of(path: &str) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let mut bytes = [0u8; 4096];
-    let length = rustix::io::read(&file, &mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
 /// `kcmp(2)` with KCMP_VM: have both processes one address space?
@@ -154,7 +134,7 @@ pub fn same_memory(one: Pid, other: Pid) -> Result<bool, Errno> {
 /// False for a task that has ended and is still listed, and for one of the kernel's. To kcmp(2) all of
 /// these are alike.
 fn has_memory(task: Pid) -> bool {
-    let size = || beginning_of(&alloc::format!("/proc/{}/statm", task.as_raw_nonzero()));
+    let size = || beginning_of(&alloc::format!("{}/statm", task.as_raw_nonzero()));
     task == rustix::process::getpid() || size().is_some_and(|pages| !pages.starts_with("0 "))
 }
 

@@ -3,6 +3,7 @@
 
 use super::abi;
 use super::mappings::{FlagReader, Flags, Mappings};
+use super::proc;
 use crate::{PageRange, RangeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -77,13 +78,10 @@ impl Residency {
 
     /// The directory in `/proc`. It names the process even after it has ended.
     pub(super) fn open_directory(process: Option<Pid>) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match process {
-            None => rustix::fs::open("/proc/self", flags, Mode::empty()),
-            Some(pid) => {
-                let path = alloc::format!("/proc/{}", pid.as_raw_nonzero());
-                rustix::fs::open(path.as_str(), flags, Mode::empty())
-            }
+            None => proc::open("self", flags),
+            Some(pid) => proc::open(&alloc::format!("{}", pid.as_raw_nonzero()), flags),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The agent's end of the connection to `legato run`.
 
 use super::agent::StartError;
+use super::opening::Privileged;
 use alloc::string::String;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -43,8 +44,8 @@ pub enum Dismissal {
 ///
 /// # Errors
 /// If the supervisor cannot be reached.
-pub fn excuse(name: &[u8], pid: u32, text: &str) -> Result<Dismissal, Errno> {
-    let socket = connect(name)?;
+pub fn excuse(path: &[u8], pid: u32, text: &str) -> Result<Dismissal, Errno> {
+    let socket = connect(path)?;
     let message = AgentMessage::failed_bytes(pid, text);
     rustix::net::send(&socket, &message, SendFlags::NOSIGNAL)?;
     Ok(dismissal(&socket))
@@ -68,15 +69,15 @@ fn dismissal(socket: &OwnedFd) -> Dismissal {
     }
 }
 
-/// To a name in the abstract namespace.
-fn connect(name: &[u8]) -> Result<OwnedFd, Errno> {
+/// To the path of a socket.
+fn connect(path: &[u8]) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
         SocketFlags::CLOEXEC,
         None,
     )?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
@@ -97,9 +98,9 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Connects to a name in the abstract namespace.
-    pub(super) fn connect(name: &[u8], pid: u32) -> Result<Self, Errno> {
-        let socket = connect(name)?;
+    /// Connects to the path of a socket.
+    pub(super) fn connect(path: &[u8], pid: u32) -> Result<Self, Errno> {
+        let socket = connect(path)?;
         SOCKET.store(socket.as_raw_fd(), Ordering::Relaxed);
         Ok(Self { socket, pid })
     }
@@ -132,6 +133,26 @@ impl Supervisor {
                 },
                 Err(Errno::INTR) => {}
                 Err(_) => return Err(StartError::SupervisorGone),
+            }
+        }
+    }
+
+    /// Asks for something that comes at once, before the agent serves. None if the supervisor is gone.
+    fn ask(
+        &self,
+        body: AgentMessageBody,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Option<(SupervisorMessage, Option<OwnedFd>)> {
+        self.send(body, descriptors).ok()?;
+        let mut bytes = [0; ORDER_SIZE];
+        loop {
+            match self.receive_into(&mut bytes, RecvFlags::empty()) {
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+                Ok((length, descriptor)) => {
+                    let message = SupervisorMessage::parse(&bytes[..length]).ok()?;
+                    return Some((message, descriptor));
+                }
             }
         }
     }
@@ -214,6 +235,26 @@ impl Supervisor {
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+}
+
+impl Privileged for Supervisor {
+    fn device(&self) -> Option<OwnedFd> {
+        match self.ask(AgentMessageBody::NeedsDevice, &[])? {
+            (SupervisorMessage::Device, device) => device,
+            _ => None,
+        }
+    }
+
+    fn handshake(&self, context: BorrowedFd<'_>, features: u64) -> Result<(), Errno> {
+        let body = AgentMessageBody::Handshake { features };
+        match self.ask(body, &[context]) {
+            Some((SupervisorMessage::Handshake { errno: 0 }, _)) => Ok(()),
+            Some((SupervisorMessage::Handshake { errno }, _)) => {
+                Err(Errno::from_raw_os_error(errno.cast_signed()))
+            }
+            _ => Err(Errno::PERM),
         }
     }
 }

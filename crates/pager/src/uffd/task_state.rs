@@ -7,12 +7,13 @@
 //! A state that takes a right to change, which the process does not have, stays: then the task runs on the
 //! program's terms.
 
+use super::peer::Peer;
 use super::program::{close_all, raise_limit};
 use super::system_call::system_call;
 use core::ffi::CStr;
 use core::num::NonZeroU64;
 use rustix::fd::BorrowedFd;
-use rustix::process::{Pid, Resource};
+use rustix::process::Resource;
 
 const SYS_PERSONALITY: i64 = 135;
 const SYS_PRCTL: i64 = 157;
@@ -102,8 +103,7 @@ pub fn begin(name: &CStr) {
 /// whichever the program has chosen for itself.
 pub(super) fn run_where_supervisor_may(socket: BorrowedFd<'_>) {
     // In another pid namespace it has no number, and the program's choice stays.
-    let supervisor = rustix::net::sockopt::socket_peercred(socket).ok();
-    let pid = supervisor.and_then(|peer| Pid::from_raw(peer.pid.as_raw_pid()));
+    let pid = Peer::of(socket).ok().and_then(|supervisor| supervisor.pid);
     if let Some(set) = pid.and_then(|pid| rustix::thread::sched_getaffinity(Some(pid)).ok()) {
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }

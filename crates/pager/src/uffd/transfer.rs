@@ -170,6 +170,7 @@ pub(super) fn populate(first: u64, length: u64) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use crate::uffd::context::moved_uncounted;
+    use crate::uffd::opening::Opener;
     use crate::uffd::{Mask, abi};
     use core::cell::{Cell, RefCell};
     use rustix::mm::{MapFlags, ProtFlags};
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn what_is_being_unmapped_is_changing_and_not_gone() {
         let features = abi::FEATURE_EVENT_UNMAP;
-        let context = Userfaultfd::open(features, Mask::default()).unwrap();
+        let context = Opener::new(Mask::default()).open(features).unwrap();
         let source = map(1);
         let is_soak = std::env::var("LEGATO_TEST_SOAK").is_ok_and(|value| value == "1");
         for round in 0..if is_soak { 10_000u32 } else { 1_000 } {

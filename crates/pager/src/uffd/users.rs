@@ -5,7 +5,8 @@
 //! outlive the program, or what the program executes. No event tells of such a process, so it is looked
 //! for; the last word has the kernel, which knows whether anybody else uses the caller's memory.
 
-use super::program::{Program, is_readable, numbers_in, same_memory, threads_of};
+use super::proc::numbers_in;
+use super::program::{Program, is_readable, same_memory, threads_of};
 use super::system_call::system_call;
 use alloc::vec::Vec;
 use legato_base::{Duration, Time};
@@ -152,7 +153,7 @@ fn sharers_of(process: Pid, thoroughly: bool) -> Vec<Pid> {
         true => shares_memory(process, *pid),
         false => same_memory(process, *pid) == Ok(true),
     };
-    numbers_in("/proc")
+    numbers_in(".")
         .filter(|pid| *pid != process)
         .filter(shares)
         .collect()

@@ -54,6 +54,7 @@ mod listen;
 mod loom_words;
 mod modify;
 mod one_sided;
+mod peer;
 mod plain;
 mod posting;
 mod provider;

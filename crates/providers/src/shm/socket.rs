@@ -1,5 +1,6 @@
 //! Unix sockets: names, packets with descriptors, and who is at the other end.
 
+use super::peer::peer_user;
 use super::wire::MESSAGE_SIZE;
 use crate::memory::system;
 use alloc::format;
@@ -12,7 +13,6 @@ use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    sockopt,
 };
 
 /// Descriptors that a message can carry.
@@ -40,8 +40,7 @@ pub(super) fn new_socket() -> Result<OwnedFd, VerbsError> {
 /// Whether the other end runs as our user or as root. Whoever is let in can make us map memory
 /// and can read regions, so nobody else is.
 pub(super) fn is_trusted(socket: impl AsFd) -> bool {
-    sockopt::socket_peercred(socket)
-        .is_ok_and(|peer| peer.uid == rustix::process::geteuid() || peer.uid.is_root())
+    peer_user(socket).is_some_and(|user| user == rustix::process::geteuid() || user.is_root())
 }
 
 /// Sends one message. The socket is never waited for.

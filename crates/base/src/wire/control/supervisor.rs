@@ -18,6 +18,8 @@ const ORDER_HAND: u32 = 2;
 const ORDER_REPLACED: u32 = 3;
 const ORDER_DISMISSED: u32 = 4;
 const ORDER_IDLE_POLL: u32 = 5;
+const ORDER_DEVICE: u32 = 6;
+const ORDER_HANDSHAKE: u32 = 7;
 
 /// A message from the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,10 @@ pub enum SupervisorMessage {
     Dismissed { runs: bool },
     /// A request for CPU latency (PM QoS) is attached, for the agent to make as long as it pays.
     IdlePoll,
+    /// The answer to `NeedsDevice`: it is attached, or the supervisor cannot open it either.
+    Device,
+    /// The answer to `Handshake`: what UFFDIO_API has returned, 0 or an errno.
+    Handshake { errno: u32 },
 }
 
 /// What the supervisor grants.
@@ -99,6 +105,8 @@ impl SupervisorMessage {
             Self::Replaced => order(ORDER_REPLACED, 0, 0),
             Self::Dismissed { runs } => order(ORDER_DISMISSED, 0, u64::from(runs)),
             Self::IdlePoll => order(ORDER_IDLE_POLL, 0, 0),
+            Self::Device => order(ORDER_DEVICE, 0, 0),
+            Self::Handshake { errno } => order(ORDER_HANDSHAKE, 0, errno.into()),
         }
     }
 
@@ -119,6 +127,11 @@ impl SupervisorMessage {
             }),
             (ORDER_REPLACED, 0) if (pid, value) == (0, 0) => Ok(Self::Replaced),
             (ORDER_IDLE_POLL, 0) if (pid, value) == (0, 0) => Ok(Self::IdlePoll),
+            (ORDER_DEVICE, 0) if (pid, value) == (0, 0) => Ok(Self::Device),
+            (ORDER_HANDSHAKE, 0) if pid == 0 => {
+                let errno = u32::try_from(value).map_err(|_| ControlError::Malformed)?;
+                Ok(Self::Handshake { errno })
+            }
             (ORDER_DISMISSED, 0) if pid == 0 && value <= 1 => {
                 Ok(Self::Dismissed { runs: value == 1 })
             }
@@ -236,6 +249,8 @@ mod tests {
             },
             SupervisorMessage::Replaced,
             SupervisorMessage::IdlePoll,
+            SupervisorMessage::Device,
+            SupervisorMessage::Handshake { errno: 1 },
             SupervisorMessage::Dismissed { runs: false },
             SupervisorMessage::Dismissed { runs: true },
         ];

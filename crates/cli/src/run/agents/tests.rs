@@ -1,7 +1,7 @@
 //! A test plays the agent: it connects, speaks, and goes away in every way.
 
 use super::super::budget::Ledger;
-use super::super::control::ControlListener;
+use super::super::control::{Connection, ControlListener};
 use super::*;
 use crate::machine::random_name;
 use legato_base::Bytes;
@@ -45,11 +45,12 @@ fn new_socket() -> OwnedFd {
 
 fn scene() -> Scene {
     let name = random_name().unwrap();
-    let listener = ControlListener::bind(&name).unwrap();
+    let path = std::env::temp_dir().join(name);
+    let listener = ControlListener::bind(&path).unwrap();
     let agent_side = new_socket();
     assert!(listener.accept().unwrap().is_none());
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-    connect(&agent_side, &address).unwrap();
+    connect(&agent_side, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    std::fs::remove_file(path).unwrap();
     let agent = Agent::new(listener.accept().unwrap().unwrap());
     let program = Command::new("cat")
         .stdin(Stdio::piped())
@@ -88,7 +89,7 @@ impl Scene {
 
     fn drive(&mut self) -> Vec<Notice> {
         let mut ledger = Ledger::new(Bytes::mib(64));
-        let take_on = |_| {
+        let take_on = |_: &Connection| {
             Some(TakenOn {
                 account: ledger.open().0,
                 welcome: welcome(),
@@ -252,7 +253,9 @@ fn forked_children_are_not_left_with_zeros() {
     assert!(scene.hang_up().is_empty());
     scene.program.kill().unwrap();
     scene.program.wait().unwrap();
-    let notice = scene.agent.handle_time(Instant::now());
+    // They may be ending too.
+    assert!(scene.agent.handle_time(Instant::now()).is_none());
+    let notice = scene.agent.handle_time(Instant::now() + ORPHAN);
     assert!(matches!(notice, Some(Notice::AgentDied)), "{notice:?}");
     assert!(!is_released(&child_end), "the children are killed first");
     drop(scene);
@@ -401,4 +404,29 @@ fn what_is_no_message_ends_the_connection() {
     assert!(scene.agent.handle_time(Instant::now()).is_none());
     assert!(scene.agent.ended());
     scene.end_program();
+}
+
+// P-102
+/// Whoever sends it may have made it to keep the supervisor waiting, or to have it act on another device.
+#[test]
+fn what_another_user_sends_is_looked_at_first() {
+    let mut scene = scene();
+    let Phase::Connected(connection) = &mut scene.agent.phase else {
+        panic!("not connected");
+    };
+    connection.is_foreign = true;
+    scene.send(AgentMessageBody::Hello { text: "cat".into() }, &[]);
+    assert!(scene.drive().is_empty());
+    let (held_end, no_userfaultfd) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let (_other_end, no_file) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    // A handshake with what is none is refused.
+    let features = 1;
+    scene.send(AgentMessageBody::Handshake { features }, &[&no_userfaultfd]);
+    assert!(scene.drive().is_empty());
+    scene.send(AgentMessageBody::Ready, &[&no_userfaultfd, &no_file]);
+    drop((no_userfaultfd, no_file));
+    assert!(matches!(scene.drive()[..], [Notice::Ready]));
+    assert!(!scene.agent.has_attached());
+    // Nobody holds the other end.
+    assert_eq!(rustix::io::read(&held_end, &mut [0]), Ok(0));
 }

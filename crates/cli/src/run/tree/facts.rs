@@ -2,12 +2,15 @@
 
 use super::super::processes::{self, Process};
 use super::{OWN_AGENT, Server, Verdict};
+use crate::run::preload::OBJECT_NAME;
 use crate::run::{CONTROL_VARIABLE, program};
 use legato_base::wire::stats::STATS_NAME;
 use legato_pager::uffd::injection::{InjectionError, Target};
 use legato_pager::uffd::same_memory;
 use rustix::process::Pid;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The case of one process.
@@ -157,8 +160,21 @@ pub(super) fn marks_in(maps: &str) -> Vec<u64> {
 fn brings_agent(pid: Pid, environment: &Environment) -> bool {
     let image = PathBuf::from(format!("/proc/{}/exe", pid.as_raw_pid()));
     environment.has(CONTROL_VARIABLE)
-        && environment.has("LD_PRELOAD")
+        && environment
+            .get("LD_PRELOAD")
+            .is_some_and(|objects| loads_agent(pid, objects))
         && program::is_dynamic(&image)
+}
+
+/// Is the agent's object among these, and there for the process?
+fn loads_agent(pid: Pid, objects: &[u8]) -> bool {
+    let mut paths = objects.split(|byte| matches!(byte, b':' | b' '));
+    let of_agent = paths.find(|path| path.ends_with(OBJECT_NAME.as_bytes()));
+    of_agent.is_some_and(|path| {
+        let mut seen = format!("/proc/{pid}/root").into_bytes();
+        seen.extend_from_slice(path);
+        Path::new(OsStr::from_bytes(&seen)).exists()
+    })
 }
 
 /// What a process was started with (proc_pid_environ(5)).
@@ -174,10 +190,12 @@ impl Environment {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.0
-            .split(|&byte| byte == 0)
-            .filter_map(|entry| entry.strip_prefix(name.as_bytes()))
-            .any(|rest| rest.first() == Some(&b'='))
+        self.get(name).is_some()
+    }
+
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        let mut entries = self.0.split(|&byte| byte == 0);
+        entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
     }
 }
 

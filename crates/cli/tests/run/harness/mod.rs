@@ -18,8 +18,8 @@ pub(crate) use hosts::{Hosts, World};
 pub(crate) use node::{Node, SECRET_VARIABLE, status_of};
 pub(crate) use process::{Process, Resident, marked, wait_until_gone};
 pub(crate) use programs::{
-    archive, compiled_c, compiled_go, legato, python, static_c, system_program, system_python,
-    test_directory, test_program,
+    EnterableDirectory, archive, compiled_c, compiled_go, legato, python, static_c, system_program,
+    system_python, test_directory, test_program,
 };
 pub(crate) use run::{Finished, Run, Running};
 pub(crate) use sampler::held_through;

@@ -1,6 +1,8 @@
 //! Where the programs are.
 
+use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,7 +31,7 @@ pub(crate) fn static_c(compiler: &str, source: &str) -> PathBuf {
 pub(crate) fn compiled_c(compiler: &str, options: &[&str], source: &str) -> PathBuf {
     let directory = test_directory();
     let file = directory.join("program.c");
-    std::fs::write(&file, source).unwrap();
+    fs::write(&file, source).unwrap();
     let program = directory.join("program");
     let mut command = Command::new(system_program(compiler));
     command
@@ -44,7 +46,7 @@ pub(crate) fn compiled_c(compiler: &str, options: &[&str], source: &str) -> Path
 /// A static program from Go source.
 pub(crate) fn compiled_go(source: &str) -> PathBuf {
     let directory = test_directory();
-    std::fs::write(directory.join("program.go"), source).unwrap();
+    fs::write(directory.join("program.go"), source).unwrap();
     let status = Command::new(system_program("go"))
         .args(["build", "-o", "program", "program.go"])
         .envs([("CGO_ENABLED", "0"), ("GO111MODULE", "off")])
@@ -110,15 +112,36 @@ fn workspace() -> &'static Path {
 pub(crate) fn test_directory() -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    std::fs::create_dir_all(all).unwrap();
+    fs::create_dir_all(all).unwrap();
     loop {
         let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let directory = all.join(name);
-        match std::fs::create_dir(&directory) {
+        match fs::create_dir(&directory) {
             Ok(()) => return directory,
             // Left by a test that had the same pid.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => panic!("{}: {error}", directory.display()),
         }
+    }
+}
+
+/// Every user may enter it, unlike the build directory.
+#[derive(Debug)]
+pub(crate) struct EnterableDirectory(pub(crate) PathBuf);
+
+impl EnterableDirectory {
+    pub(crate) fn new() -> Self {
+        let name = test_directory();
+        let name = name.file_name().unwrap().to_string_lossy().into_owned();
+        let directory = std::env::temp_dir().join(format!("legato-test-{name}"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(directory)
+    }
+}
+
+impl Drop for EnterableDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Seen {
     resident: Vec<(Process, Resident)>,
     /// Names of Unix sockets that any of them held, where they are noted.
     pub(crate) sockets: BTreeSet<String>,
+    /// Of runs, as their keepers know them.
+    pub(crate) directories: BTreeSet<String>,
     pub(crate) waits: Waits,
 }
 
@@ -56,6 +58,11 @@ impl Sampler {
                     seen.waits.search(&all);
                     if notes_sockets {
                         seen.note_sockets(&all);
+                        let commands = all.iter().map(Process::command);
+                        let kept = commands.filter_map(|command| {
+                            Some(command.strip_prefix("legato keep ")?.trim_end().to_owned())
+                        });
+                        seen.directories.extend(kept);
                     }
                 }
                 seen.sample(&programs);

@@ -4,12 +4,14 @@ use super::housekeeping::timespec;
 use super::{Agent, AgentHeap, IdlePoll, ProviderGlue, SLEEP_MAX, ShareLog, Spin, now};
 use crate::PageRange;
 use crate::replacement::ScanResistant;
-use crate::uffd::context::{OpenError, Userfaultfd};
+use crate::uffd::context::Userfaultfd;
 use crate::uffd::dropper::StartTask;
 use crate::uffd::features::{Features, Mask};
 use crate::uffd::layout::Layout;
 use crate::uffd::linux_kernel::{LinuxKernel, Mechanism};
-use crate::uffd::program::{Program, beginning_of, is_readable};
+use crate::uffd::opening::{OpenError, Opener};
+use crate::uffd::proc::{self, beginning_of};
+use crate::uffd::program::{Program, is_readable};
 use crate::uffd::supervisor::{Dismissal, Supervisor};
 use crate::uffd::task_state::run_where_supervisor_may;
 use crate::uffd::users::Users;
@@ -42,7 +44,7 @@ use rustix::rand::GetRandomFlags;
 pub struct AgentStart<'a> {
     /// The program's process id.
     pub program: i32,
-    /// Name of the supervisor's socket in the abstract namespace.
+    /// Path of the supervisor's socket.
     pub supervisor: &'a [u8],
     /// Base of the agent's reservation.
     pub reservation: u64,
@@ -87,12 +89,15 @@ impl<G: ProviderGlue> Agent<G> {
         let pid = Pid::from_raw(start.program).ok_or(StartError::ProgramGone)?;
         let supervisor = Supervisor::connect(start.supervisor, start.program.unsigned_abs())
             .map_err(|error| match error {
-                Errno::CONNREFUSED => StartError::SupervisorGone,
+                Errno::CONNREFUSED | Errno::NOENT => StartError::SupervisorGone,
                 other => StartError::NotConnected(other),
             })?;
         run_where_supervisor_may(supervisor.fd());
+        let entered = proc::enter();
         let (welcome, proxy) = supervisor.greet(command_of(start.program))?;
-        let assembled = Self::assemble(pid, start, &supervisor, (&welcome, proxy))
+        let assembled = entered
+            .map_err(|error| error.to_string())
+            .and_then(|()| Self::assemble(pid, start, &supervisor, (&welcome, proxy)))
             .and_then(|parts| Ok((parts, open_stats()?)));
         match assembled {
             Ok((parts, stats)) => Self::announce(parts, (stats, heap), supervisor, welcome),
@@ -118,7 +123,8 @@ impl<G: ProviderGlue> Agent<G> {
     ) -> Result<Parts<G>, String> {
         let program = Program::open(pid).map_err(|e| system("pidfd_open", e))?;
         let mask = Mask::parse(start.masked_features).map_err(|e| e.to_string())?;
-        let (features, own, trash) = open_contexts(mask).map_err(|e| e.to_string())?;
+        let (features, own, trash) =
+            open_contexts(&Opener::with(mask, supervisor)).map_err(|e| e.to_string())?;
         let budget = Budget::new(Bytes(welcome.cache_bytes));
         let layout = Layout::new(start.reservation, budget.frames());
         layout
@@ -335,10 +341,10 @@ fn mark(stats: &OwnedFd) {
     let _ = unsafe { rustix::mm::mmap(anywhere, length, access, MapFlags::SHARED, stats, 0) };
 }
 
-fn open_contexts(mask: Mask) -> Result<(Features, Userfaultfd, Userfaultfd), OpenError> {
-    let features = Userfaultfd::probe(mask)?;
-    let own = Userfaultfd::open_with_events(features)?;
-    Ok((features, own, Userfaultfd::open_plain(features)?))
+fn open_contexts(opener: &Opener<'_>) -> Result<(Features, Userfaultfd, Userfaultfd), OpenError> {
+    let features = opener.probe()?;
+    let own = opener.open_with_events(features)?;
+    Ok((features, own, opener.open_plain(features)?))
 }
 
 fn register_frames<G: ProviderGlue>(
@@ -372,6 +378,6 @@ fn is_running(program: Pid) -> bool {
 
 /// The program's command name (proc_pid_comm(5)).
 fn command_of(pid: i32) -> String {
-    let name = beginning_of(&format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = beginning_of(&format!("{pid}/comm")).unwrap_or_default();
     name.trim_end().to_string()
 }

@@ -3,6 +3,7 @@
 use super::{Dropper, TaskMain};
 use crate::PageRange;
 use crate::uffd::message::Message;
+use crate::uffd::opening::Opener;
 use crate::uffd::residency::Residency;
 use crate::uffd::{Layout, Mask, Userfaultfd, abi};
 use core::ffi::c_void;
@@ -44,7 +45,9 @@ fn map() -> PageRange {
 #[test]
 fn who_populates_a_page_that_has_gone_leaves_the_agent_free_to_give_it() {
     let layout = Layout::new(Layout::reserve().unwrap(), 8);
-    let context = Userfaultfd::open(abi::FEATURE_EVENT_UNMAP, Mask::default()).unwrap();
+    let context = Opener::new(Mask::default())
+        .open(abi::FEATURE_EVENT_UNMAP)
+        .unwrap();
     let dropper = Dropper::start(&layout, &context, start_thread).unwrap();
     let page = map();
     // SAFETY: the page is missing, and this test gives it.
@@ -98,7 +101,7 @@ impl Protected {
         let layout = Layout::new(Layout::reserve().unwrap(), 8);
         let range = map_pages(None);
         fill(range);
-        let context = Userfaultfd::open(FEATURES, Mask::default()).unwrap();
+        let context = Opener::new(Mask::default()).open(FEATURES).unwrap();
         let (start, length) = bytes_of(range);
         // SAFETY: every page is there.
         unsafe { context.register(start, length, true) }.unwrap();

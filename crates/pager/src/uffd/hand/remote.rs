@@ -10,6 +10,7 @@ use super::serve::STAGING_PAGES;
 use crate::PageRange;
 use crate::uffd::Userfaultfd;
 use crate::uffd::message::Message;
+use crate::uffd::peer::Peer;
 use crate::uffd::program::{is_readable, shares_memory};
 use crate::uffd::residency::Residency;
 use crate::uffd::transfer::Transferred;
@@ -96,9 +97,10 @@ impl Applicant {
         let answer = self.ask(context)?;
         let system = |error: Errno| HandError::System(error.raw_os_error());
         // Of the connection, not of a message: the kernel says who it is.
-        let process = rustix::net::sockopt::socket_peercred(&self.socket)
-            .map_err(system)?
-            .pid;
+        let peer = Peer::of(&self.socket).map_err(system)?;
+        let process = peer
+            .pid
+            .ok_or(HandError::System(Errno::SRCH.raw_os_error()))?;
         let residency = Residency::open(Some(process), true).map_err(system)?;
         let memory = residency.open_memory().map_err(system)?;
         let child = Residency::open_directory(Some(self.child)).map_err(system)?;

@@ -35,7 +35,7 @@ pub const STACK_SIZE: u64 = 64 << 10;
 /// What the entry into the child hands over.
 #[derive(Clone, Copy, Debug)]
 pub struct HandStart<'a> {
-    /// Name of the supervisor's socket in the abstract namespace.
+    /// Path of the supervisor's socket.
     pub supervisor: &'a [u8],
     /// The child's process id, as it sees it.
     pub child: u32,

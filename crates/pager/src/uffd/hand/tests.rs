@@ -4,10 +4,11 @@
 use super::remote::{Applicant, Hand, HandError};
 use super::{HandStart, STACK_SIZE, STAGING_PAGES, run};
 use crate::PageRange;
-use crate::uffd::Userfaultfd;
 use crate::uffd::message::Message;
+use crate::uffd::opening::Opener;
 use crate::uffd::program::is_readable;
 use crate::uffd::system_call::system_call;
+use crate::uffd::{Mask, Userfaultfd};
 use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, AgentMessageBody};
 use legato_base::{PAGE_SIZE, PageNumber};
 use rustix::fd::OwnedFd;
@@ -48,8 +49,10 @@ impl Family {
 
     /// In a process that has other userfaultfds.
     fn beside(name: &str, others: &[&Userfaultfd]) -> Self {
-        let features = Userfaultfd::probe(crate::uffd::Mask::default()).unwrap();
-        let own = Userfaultfd::open_with_events(features).unwrap();
+        let features = Opener::new(Mask::default()).probe().unwrap();
+        let own = Opener::new(Mask::default())
+            .open_with_events(features)
+            .unwrap();
         let start = map(PAGES);
         for page in 0..PAGES {
             // SAFETY: the mapping is this test's.
@@ -60,7 +63,8 @@ impl Family {
         let area_pages = STACK_SIZE / PAGE_SIZE as u64 + u64::from(STAGING_PAGES);
         let area = map(area_pages);
         let name = format!("legato-hand-test-{name}-{}", std::process::id());
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        let path = std::env::temp_dir().join(name);
+        let address = SocketAddrUnix::new(path.to_str().unwrap()).unwrap();
         let flags = SocketFlags::CLOEXEC;
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -68,9 +72,10 @@ impl Family {
         rustix::net::bind(&listener, &address).unwrap();
         rustix::net::listen(&listener, 1).unwrap();
         let parent = std::process::id();
+        let forked_path = path.clone();
         let forking = std::thread::spawn(move || {
             let hand = HandStart {
-                supervisor: name.as_bytes(),
+                supervisor: forked_path.as_os_str().as_encoded_bytes(),
                 child: 0,
                 program: parent,
                 area: (area, area + area_pages * PAGE_SIZE as u64),
@@ -96,6 +101,7 @@ impl Family {
         }
         let pid = Pid::from_raw(forking.join().unwrap()).unwrap();
         let connection = rustix::net::accept_with(&listener, flags).unwrap();
+        std::fs::remove_file(path).unwrap();
         assert_eq!(greeting(&connection), (parent, area));
         let staging = PageNumber::containing(area).plus(area_pages - u64::from(STAGING_PAGES));
         Self {

@@ -31,8 +31,8 @@ pub enum InjectionError {
     #[error("the agent cannot be started: {}", SystemError(*.0).advised())]
     NotStarted(i32),
     #[error(
-        "its agent could not reach legato run, or was sent away (another user, another network namespace); \
-         start legato run there"
+        "its agent could not reach legato run, or was sent away; let the program see the directory of the run \
+         (LEGATO_CONTROL names a file in it), or start legato run where the program is"
     )]
     AgentRefused,
     #[error("the agent's object does not know this entry; please report it")]

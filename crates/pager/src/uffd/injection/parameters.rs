@@ -8,8 +8,7 @@ use zerocopy::{Immutable, IntoBytes};
 /// is the result. The tracer sees it before the kernel does.
 pub const END_OF_ENTRY: u32 = 0x0C45_4741;
 
-/// Bytes of a name in the abstract namespace (`sun_path` of unix(7) has 108, one is the zero that
-/// makes it abstract).
+/// Bytes of a socket's path (`sun_path` of unix(7) has 108, one is the zero at its end).
 const CONTROL_MAX: usize = 107;
 const MASKED_MAX: usize = 64;
 
@@ -87,7 +86,7 @@ impl Parameters {
         entries.find(|&entry| entry as u32 == self.entry)
     }
 
-    /// Name of a socket in the abstract namespace.
+    /// Path of a socket.
     pub fn control(&self) -> &[u8] {
         let length = self.control_length as usize;
         self.control.get(..length).unwrap_or_default()

@@ -79,10 +79,10 @@ impl LinuxKernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uffd::Userfaultfd;
     use crate::uffd::abi;
     use crate::uffd::features::Mask;
     use crate::uffd::message::Message;
+    use crate::uffd::opening::Opener;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
@@ -92,7 +92,9 @@ mod tests {
     /// else is.
     #[test]
     fn who_has_announced_is_waited_for() {
-        let context = Userfaultfd::open(abi::FEATURE_EVENT_REMOVE, Mask::default()).unwrap();
+        let context = Opener::new(Mask::default())
+            .open(abi::FEATURE_EVENT_REMOVE)
+            .unwrap();
         // SAFETY: a fresh mapping of this test's own.
         let start = unsafe {
             rustix::mm::mmap_anonymous(

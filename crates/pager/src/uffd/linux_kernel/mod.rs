@@ -23,12 +23,12 @@ mod survey;
 mod thread_blocks;
 mod undone;
 
-use super::context::OpenError;
 use super::dropper::{Dropper, StartTask};
 use super::features::Features;
 use super::frame_memory::LinuxFrames;
 use super::hand::remote::Applicant;
 use super::message::Message;
+use super::opening::OpenError;
 use super::processor_clock::ProcessorClock;
 use super::residency::Residency;
 use super::{Layout, Userfaultfd};

@@ -9,7 +9,7 @@
 use crate::uffd::agent::now;
 use crate::uffd::features::Mask;
 use crate::uffd::probe::version_of;
-use crate::uffd::program::beginning_of;
+use crate::uffd::proc::beginning_of;
 use crate::uffd::residency::Residency;
 use legato_base::{Duration, Time};
 
@@ -82,8 +82,7 @@ impl Correction {
 
 /// True if this kernel's RssAnon is all that there is.
 pub(in crate::uffd) fn is_exact(mask: Mask) -> bool {
-    !mask.exact_rss
-        && kernel_is_exact(&beginning_of("/proc/sys/kernel/osrelease").unwrap_or_default())
+    !mask.exact_rss && kernel_is_exact(&beginning_of("sys/kernel/osrelease").unwrap_or_default())
 }
 
 /// Of a kernel whose release says nothing the worst is assumed.

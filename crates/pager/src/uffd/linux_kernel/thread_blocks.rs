@@ -24,7 +24,8 @@
 use super::LinuxKernel;
 use super::space::Space;
 use crate::uffd::agent;
-use crate::uffd::program::{Thread, beginning_of, threads_of_all};
+use crate::uffd::proc::{self, beginning_of};
+use crate::uffd::program::{Thread, threads_of_all};
 use crate::uffd::system_call::system_call;
 use crate::{EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;
@@ -169,7 +170,7 @@ const fn is_address(word: u64) -> bool {
 /// The last id that a task was given (`ns_last_pid` of proc_sys_kernel(5), with
 /// CONFIG_CHECKPOINT_RESTORE).
 fn last_id() -> Option<u64> {
-    let id = beginning_of("/proc/sys/kernel/ns_last_pid")?;
+    let id = beginning_of("sys/kernel/ns_last_pid")?;
     id.trim_end().parse().ok()
 }
 
@@ -177,8 +178,8 @@ fn last_id() -> Option<u64> {
 fn has_threads(processes: &[Pid]) -> bool {
     const LINKS_OF_ONE: u64 = 3;
     processes.iter().any(|process| {
-        let path = alloc::format!("/proc/{}/task", process.as_raw_nonzero());
-        rustix::fs::stat(path.as_str()).is_ok_and(|directory| directory.st_nlink > LINKS_OF_ONE)
+        let path = alloc::format!("{}/task", process.as_raw_nonzero());
+        proc::stat(&path).is_ok_and(|directory| directory.st_nlink > LINKS_OF_ONE)
     })
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::uffd::Mask;
 use crate::uffd::eligible::regions;
 use crate::uffd::mappings::mapping_of;
+use crate::uffd::opening::Opener;
 use legato_base::PageNumber;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
@@ -23,9 +24,9 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let features = Userfaultfd::probe(Mask::default()).unwrap();
+        let features = Opener::new(Mask::default()).probe().unwrap();
         Self {
-            context: Userfaultfd::open_plain(features).unwrap(),
+            context: Opener::new(Mask::default()).open_plain(features).unwrap(),
             residency: Residency::open(None, true).unwrap(),
             charged: RangeSet::new(),
             refused: Refused::default(),
