@@ -56,6 +56,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Net(NetCommand),
     Doctor(DoctorArguments),
+    AllowUsers(AllowUsersArguments),
     Sim(SimArguments),
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -144,6 +145,21 @@ pub(crate) struct PsArguments {
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Allow ordinary users to run programs on far memory, as root, once for a machine.
+///
+/// It installs the helper legato-uffd in /usr/local/libexec, with the capability that one call to the kernel takes
+/// (CAP_SYS_PTRACE), and lets them open /dev/userfaultfd, also after the next start of the machine where that has udev. With
+/// it goes userfaultfd in full mode, with which other defects of a kernel are easier to use.
+#[derive(Debug, Args)]
+pub(crate) struct AllowUsersArguments {
+    /// Allow it to the members of this group alone.
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<String>,
+    /// Take it back.
+    #[arg(long, conflicts_with = "group")]
+    pub(crate) undo: bool,
 }
 
 #[derive(Debug, Args)]

@@ -15,6 +15,7 @@ mod ps;
 mod run;
 mod secret;
 mod sim;
+mod users;
 
 use failure::{EXIT_REFUSED, EXIT_RUN_REFUSED, Failure};
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         args::Command::Net(command) => net::run(&command),
         args::Command::Ps(arguments) => ps::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
+        args::Command::AllowUsers(arguments) => users::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments),
         args::Command::Bench(command) => bench::run(&command),
         args::Command::Completions(arguments) => generated::completions(&arguments),

@@ -18,6 +18,7 @@
 //! | [`DATAGRAMS`] | 2 s | the same from networks that let no UDP through | TCP is tried |
 //! | [`NODE_START`] | 60 s | `legato run` from a node of its own that hangs | the node is killed, and the run ends with a message before the program starts |
 //! | [`NODE_STOP`] | 10 s | the end of `legato run` from such a node | it is killed; nobody uses it any more |
+//! | [`HELPER_ANSWER`] | 10 s | `legato run` and `legato doctor` from a helper that hangs (`legato-uffd`) | it is killed; the program has no right to far memory |
 //! | [`PROXY_ANSWER`] | 120 s | an agent from a supervisor that has its NIC and hangs | as where the NIC is removed: the pages that are far are lost |
 //! | [`STARVATION`] | 2 s | a program from waiting for memory for ever | it is ended, with a message |
 //! | [`STARVATION_SHARED`] | 15 s | the same where others have a part of the cache that they may give back | as above |
@@ -99,5 +100,7 @@ pub const PROGRAM_START: Duration = Duration::from_millis(50);
 /// A process that is being killed as a whole (`SIGKILL`, out of memory) can lose its agent a moment
 /// before it is gone itself.
 pub const ORPHAN: Duration = Duration::from_millis(100);
+/// Of a process that makes one system call.
+pub const HELPER_ANSWER: Duration = Duration::from_secs(10);
 /// A process that is being killed lets its memory go within this, on a busy machine too.
 pub const UNSERVED: Duration = Duration::from_secs(1);

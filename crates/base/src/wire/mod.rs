@@ -2,6 +2,7 @@
 //! turned into a value; nothing that a peer wrote is believed before that.
 
 pub mod control;
+pub mod handshake;
 pub mod message;
 pub mod node;
 pub mod proof;

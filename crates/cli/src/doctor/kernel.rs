@@ -2,6 +2,7 @@
 
 use super::check::Check;
 use super::limits::{number, text};
+use crate::users;
 use legato_base::SystemError;
 use legato_pager::uffd::OpenError;
 use legato_pager::uffd::probe::{Offer, Offered, version_of};
@@ -9,18 +10,22 @@ use std::os::unix::fs::MetadataExt as _;
 
 /// From here on nothing is missing that costs time or more (UFFDIO_MOVE).
 const NEWEST_NEEDED: (u32, u32) = (6, 8);
-const DEVICE: &str = "/dev/userfaultfd";
 const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
-const GRANT: &str = "run as root (CAP_SYS_PTRACE), or setfacl -m u:USER:rw /dev/userfaultfd, or \
-                     sysctl vm.unprivileged_userfaultfd=1";
+const ALLOW: &str =
+    "only root runs programs on far memory until it has allowed others to (legato allow-users)";
+const GRANT: &str =
+    "run as root (CAP_SYS_PTRACE), or let root allow it to others (legato allow-users)";
 
 pub(super) fn checks(offer: &Offer) -> Vec<Check> {
     let mut checks = vec![
         version(&text("/proc/sys/kernel/osrelease").unwrap_or_default()),
         present_user(offer),
         ordinary_user(
-            std::fs::metadata(DEVICE).map(|device| device.mode()).ok(),
+            std::fs::metadata(users::DEVICE)
+                .map(|device| device.mode())
+                .ok(),
             number(SYSCTL),
+            users::is_installed(),
         ),
     ];
     if let Ok(offered) = &offer.features {
@@ -69,29 +74,39 @@ fn present_user(offer: &Offer) -> Check {
             };
         }
     };
-    Check::ok(NAME, format!("this user may open it {way}, in full mode"))
+    match offer.full {
+        Ok(()) => Check::ok(
+            NAME,
+            format!("this user may open it {way}, with events of forks"),
+        ),
+        Err(error) => {
+            let why = format!("this user may open it {way}, but not with events of forks: {error}");
+            Check::cannot(NAME, why, GRANT)
+        }
+    }
 }
 
-/// From the mode of the device, if there is one, and the sysctl.
-fn ordinary_user(mode: Option<u32>, sysctl: Option<u64>) -> Check {
+/// From the mode of the device, if there is one, the sysctl, and whether the helper is installed.
+fn ordinary_user(mode: Option<u32>, sysctl: Option<u64>, helped: bool) -> Check {
     const NAME: &str = "userfaultfd for others";
-    const OTHERS_READ_WRITE: u32 = 0o006;
-    if mode.is_some_and(|mode| mode & OTHERS_READ_WRITE == OTHERS_READ_WRITE) {
-        return Check::ok(NAME, "every user may open /dev/userfaultfd");
-    }
-    if sysctl == Some(1) {
-        return Check::ok(NAME, "vm.unprivileged_userfaultfd is 1");
-    }
-    let advice = match mode {
-        Some(_) => GRANT,
-        // Linux 6.1 has it.
-        None => "run as root (CAP_SYS_PTRACE), or sysctl vm.unprivileged_userfaultfd=1",
+    const READ_WRITE: u32 = 0o006;
+    let may = |shift: u32| mode.is_some_and(|mode| mode >> shift & READ_WRITE == READ_WRITE);
+    let who = match (may(0) || sysctl == Some(1), may(3)) {
+        (true, _) => Some("every user"),
+        (false, true) => Some("the group of /dev/userfaultfd"),
+        (false, false) => None,
     };
-    Check::warning(
-        NAME,
-        "users without privilege may not open it, unless an ACL grants it",
-        advice,
-    )
+    match (who, helped) {
+        (Some(who), true) => {
+            Check::ok(NAME, format!("{who} may use it (legato-uffd is installed)"))
+        }
+        (Some(who), false) => Check::warning(
+            NAME,
+            format!("{who} may open it, but without events of forks: legato-uffd is not installed"),
+            ALLOW,
+        ),
+        (None, _) => Check::warning(NAME, "users without privilege may not open it", ALLOW),
+    }
 }
 
 fn features(offered: &Offered) -> Vec<Check> {
@@ -258,34 +273,31 @@ mod tests {
 
     #[test]
     fn rights_are_the_devices_or_the_sysctls() {
-        let offer = |device, system_call| Offer {
+        let offer = |device, system_call, full| Offer {
             device,
             system_call,
+            full,
             features: Ok(ALL),
             pagemap_scan: true,
             exact_rss: true,
         };
-        expect(&present_user(&offer(Ok(()), Err(1))), Verdict::Ok, "/dev");
-        expect(&present_user(&offer(Err(2), Ok(()))), Verdict::Ok, "call");
-        expect(
-            &present_user(&offer(Err(13), Err(1))),
-            Verdict::Cannot,
-            "setfacl",
-        );
-        expect(
-            &ordinary_user(Some(0o20_666), Some(0)),
-            Verdict::Ok,
-            "every",
-        );
-        expect(&ordinary_user(Some(0o20_600), Some(1)), Verdict::Ok, "is 1");
-        expect(
-            &ordinary_user(Some(0o20_600), Some(0)),
-            Verdict::Warning,
-            "setfacl",
-        );
-        let without_device = ordinary_user(None, Some(0));
-        expect(&without_device, Verdict::Warning, "sysctl");
-        assert!(!without_device.advice.unwrap().contains("setfacl"));
+        let not = Err(OpenError::NotPermitted);
+        let by_device = |full| present_user(&offer(Ok(()), Err(1), full));
+        expect(&by_device(Ok(())), Verdict::Ok, "/dev");
+        expect(&by_device(not), Verdict::Cannot, "events of forks");
+        expect(&by_device(not), Verdict::Cannot, "allow-users");
+        let by_call = present_user(&offer(Err(2), Ok(()), Ok(())));
+        expect(&by_call, Verdict::Ok, "call");
+        let neither = present_user(&offer(Err(13), Err(1), not));
+        expect(&neither, Verdict::Cannot, "allow-users");
+        let (open, of_group, closed) = (Some(0o20_666), Some(0o20_660), Some(0o20_600));
+        let others = |mode, sysctl, helped| ordinary_user(mode, Some(sysctl), helped);
+        expect(&others(open, 0, true), Verdict::Ok, "every user");
+        expect(&others(of_group, 0, true), Verdict::Ok, "the group");
+        expect(&others(closed, 1, true), Verdict::Ok, "every user");
+        expect(&others(None, 1, false), Verdict::Warning, "not installed");
+        expect(&others(open, 0, false), Verdict::Warning, "allow-users");
+        expect(&others(closed, 0, true), Verdict::Warning, "allow-users");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::args::DoctorArguments;
 use crate::failure::{EXIT_REFUSED, Failure};
 use crate::net;
 use crate::output::print;
+use crate::users::Helper;
 use check::{Report, Verdict};
 use legato_pager::uffd::Mask;
 use legato_pager::uffd::probe::Offer;
@@ -21,7 +22,7 @@ const MASK_VARIABLE: &str = "LEGATO_MASK_FEATURES";
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<u8, Failure> {
     let names = std::env::var_os(MASK_VARIABLE).unwrap_or_default();
     let mask = Mask::parse(names.as_bytes()).map_err(Failure::refused)?;
-    let offer = Offer::of_this_machine(mask);
+    let offer = Offer::of_this_machine(mask, &Helper);
     let mut checks = kernel::checks(&offer);
     checks.extend(limits::checks());
     checks.push(rdma::check(&net::rdma::ports()));

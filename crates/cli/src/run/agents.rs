@@ -6,10 +6,11 @@ use super::held::Held;
 use super::keeper::Keeper;
 use super::processes;
 use super::tree::Server;
+use crate::users::Helper;
 use legato_base::timeouts;
 use legato_base::wire::control::{AgentMessageBody, SupervisorMessage, Usage, Welcome};
 use legato_base::wire::stats::{AgentCounters, STATS_SIZE, StatsPage};
-use legato_pager::uffd::{self, HeldMemory, Sharer, is_userfaultfd};
+use legato_pager::uffd::{self, HeldMemory, Privileged as _, Sharer, is_userfaultfd};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -461,8 +462,11 @@ impl Agent {
         let Some(connection) = self.starting() else {
             return;
         };
-        let result = match userfaultfd {
-            Some(userfaultfd) => uffd::handshake_for(userfaultfd.as_fd(), features),
+        let result = match userfaultfd.map(OwnedFd::as_fd) {
+            Some(userfaultfd) => match uffd::handshake_for(userfaultfd, features) {
+                Err(Errno::PERM) => Helper.handshake(userfaultfd, features),
+                result => result,
+            },
             None => Err(Errno::BADF),
         };
         let errno = result.map_or_else(|errno| errno.raw_os_error().unsigned_abs(), |()| 0);

@@ -2,7 +2,7 @@
 
 mod agents;
 mod budget;
-mod control;
+pub(crate) mod control;
 mod directory;
 mod held;
 mod helpers;

@@ -119,7 +119,7 @@ fn doctor_tells_a_user_without_rights_what_is_missing() {
     let run = unprivileged(&["doctor"]).expect_code(2);
     let text = run.output();
     assert!(text.contains("cannot   userfaultfd "), "{text}");
-    for way in ["CAP_SYS_PTRACE", "setfacl", "vm.unprivileged_userfaultfd=1"] {
+    for way in ["CAP_SYS_PTRACE", "legato allow-users"] {
         assert!(text.contains(way), "no '{way}' in: {text}");
     }
     assert!(text.contains("This machine cannot run"), "{text}");

@@ -161,8 +161,8 @@ fn expect_refusal(features: &str, row: &str, words: &[&str]) {
 #[test]
 fn m23_what_cannot_work_is_refused() {
     expect_refusal("move,protect", "this kernel can neither", &["6.8", "5.7"]);
-    let device = &["/dev/userfaultfd"];
-    expect_refusal("device,syscall", "no right to use userfaultfd", device);
+    let device = &["legato allow-users"];
+    expect_refusal("device,syscall", "no right to a userfaultfd", device);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn m24_without_rights_nothing_is_started() {
     assert_eq!(run.code(), Some(125), "{}", run.stderr);
     assert_eq!(run.output(), "");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-    run.expect_told("no right to use userfaultfd");
+    run.expect_told("no right to a userfaultfd");
 }
 
 /// `legato` as a user who may do nothing special.

@@ -133,7 +133,7 @@ fn expect_no_right(run: &Finished) {
         run.stderr
     );
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-    run.expect_told("no right to use userfaultfd");
+    run.expect_told("no right to a userfaultfd");
 }
 
 /// A directory that every user may enter, unlike the build directory.

@@ -19,6 +19,9 @@ const OPTIONAL: u64 = abi::FEATURE_MOVE
     | abi::FEATURE_THREAD_ID
     | abi::FEATURE_WP_UNPOPULATED;
 
+/// All that is ever asked for.
+pub(super) const USED: u64 = REQUIRED | OPTIONAL;
+
 /// The kernel lacks something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureError {

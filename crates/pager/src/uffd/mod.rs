@@ -39,7 +39,7 @@ pub use dropper::{StartTask, TaskMain};
 pub use features::{FeatureError, Mask, UnknownName};
 pub use held::HeldMemory;
 pub use layout::{HEAP_OFFSET, Layout, RESERVATION, STACK_OFFSET, STACK_SIZE};
-pub use opening::{OpenError, device, handshake_for, is_userfaultfd};
+pub use opening::{OpenError, Privileged, device, handshake_for, is_userfaultfd};
 pub use peer::Peer;
 pub use proc::is_own as has_own_proc;
 pub use program::{raise_descriptor_limit, same_memory};

@@ -18,8 +18,8 @@ use rustix::mm::UserfaultfdFlags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     #[error(
-        "no right to use userfaultfd in full mode; run as root (CAP_SYS_PTRACE), or allow one user \
-         (setfacl -m u:USER:rw /dev/userfaultfd) or all (sysctl vm.unprivileged_userfaultfd=1)"
+        "no right to a userfaultfd that tells of forks; run as root (CAP_SYS_PTRACE), or let root allow it to \
+         others, once (legato allow-users)"
     )]
     NotPermitted,
     #[error("this kernel has no userfaultfd (CONFIG_USERFAULTFD); use one that has it")]
@@ -31,7 +31,7 @@ pub enum OpenError {
 }
 
 /// A process with more rights.
-pub(super) trait Privileged {
+pub trait Privileged {
     /// /dev/userfaultfd; None if it cannot have it either.
     fn device(&self) -> Option<OwnedFd>;
 
@@ -73,6 +73,11 @@ impl<'a> Opener<'a> {
         // descriptor that is thrown away (ioctl_userfaultfd(2)).
         let probe = self.new_descriptor()?;
         handshake(probe.as_fd(), 0).map_err(system)
+    }
+
+    /// Are there userfaultfds with all events for the calling process?
+    pub(super) fn may_open(&self) -> Result<(), OpenError> {
+        self.open(features::REQUIRED).map(drop)
     }
 
     /// Full mode (faults of the kernel included), with the events that keep the table true.
@@ -122,10 +127,13 @@ pub fn device() -> Result<OwnedFd, Errno> {
 /// Calls UFFDIO_API for another process, with features that it wants.
 ///
 /// # Errors
-/// The kernel's; EBADF for what is no userfaultfd.
+/// The kernel's; EBADF for what is no userfaultfd, EINVAL for features that are not used here.
 pub fn handshake_for(context: BorrowedFd<'_>, features: u64) -> Result<(), Errno> {
     if !is_userfaultfd(context) {
         return Err(Errno::BADF);
+    }
+    if features & !features::USED != 0 {
+        return Err(Errno::INVAL);
     }
     handshake(context, features).map(drop)
 }

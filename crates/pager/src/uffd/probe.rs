@@ -7,7 +7,7 @@ use super::context::{MESSAGES_MAX, Userfaultfd};
 use super::features::{self, Mask};
 use super::linux_kernel::is_exact;
 use super::message::Message;
-use super::opening::{OpenError, Opener, open_by_system_call, open_device};
+use super::opening::{OpenError, Opener, Privileged, open_by_system_call, open_device};
 use super::residency::Residency;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +23,8 @@ pub struct Offer {
     pub device: Result<(), i32>,
     /// Through the system call in full mode; or the errno.
     pub system_call: Result<(), i32>,
+    /// Whether the caller may have one with all events that are needed, by either way.
+    pub full: Result<(), OpenError>,
     /// Features of userfaultfd, as far as the caller may open one.
     pub features: Result<Offered, OpenError>,
     pub pagemap_scan: bool,
@@ -40,12 +42,13 @@ pub struct Offered {
 }
 
 impl Offer {
-    /// Asks the kernel, but for what is masked.
-    pub fn of_this_machine(mask: Mask) -> Self {
+    /// Asks the kernel, but for what is masked. What the caller may not do, the other process does.
+    pub fn of_this_machine(mask: Mask, other: &dyn Privileged) -> Self {
         let errno = |error: Errno| error.raw_os_error();
         Self {
             device: open_device(mask).map(drop).map_err(errno),
             system_call: open_by_system_call(mask).map(drop).map_err(errno),
+            full: Opener::with(mask, other).may_open(),
             features: Opener::new(mask).offered().map(|offered| {
                 let offered = mask.allowed(offered);
                 let has = |feature| offered & feature != 0;
