@@ -164,7 +164,7 @@ pub(crate) struct AllowUsersArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct KeepArguments {
-    /// Of the run, to be removed at the end.
+    /// The run's, to be removed at the end.
     pub(crate) directory: PathBuf,
 }
 

@@ -100,7 +100,7 @@ pub const PROGRAM_START: Duration = Duration::from_millis(50);
 /// A process that is being killed as a whole (`SIGKILL`, out of memory) can lose its agent a moment
 /// before it is gone itself.
 pub const ORPHAN: Duration = Duration::from_millis(100);
-/// Of a process that makes one system call.
+/// The answer of a process that makes one system call.
 pub const HELPER_ANSWER: Duration = Duration::from_secs(10);
 /// A process that is being killed lets its memory go within this, on a busy machine too.
 pub const UNSERVED: Duration = Duration::from_secs(1);

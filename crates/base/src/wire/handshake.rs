@@ -1,7 +1,7 @@
-//! What `legato run` asks of `legato-uffd`, and what that answers, over a seqpacket socket: to call UFFDIO_API on the
+//! The request of `legato run` to `legato-uffd`, and the answer, over a seqpacket socket: to call UFFDIO_API on the
 //! userfaultfd that comes with the request. One request for each process.
 
-/// Of both; goes up with every change. The helper may be older than who asks.
+/// Begins both; goes up with every change. The helper may be older than who asks.
 const VERSION: u32 = u32::from_le_bytes(*b"LGu1");
 /// Bytes of a request.
 pub const REQUEST_SIZE: usize = 12;
@@ -30,7 +30,7 @@ pub fn answer(errno: u32) -> [u8; ANSWER_SIZE] {
     bytes
 }
 
-/// What was answered. None if this is no answer of this version.
+/// The errno that was answered, or 0. None if this is no answer of this version.
 pub fn parse_answer(bytes: &[u8]) -> Option<u32> {
     let rest = bytes.strip_prefix(&VERSION.to_le_bytes())?;
     Some(u32::from_le_bytes(rest.try_into().ok()?))

@@ -437,7 +437,7 @@ impl Agent {
     }
 
     // P-102
-    /// What comes from a process of this user is what it is said to be, or that user's own fault.
+    /// Is a file what it is said to be? One from a process of this user is, or that is the user's own fault.
     fn believes(&self, file: &OwnedFd, is_right: impl Fn(&OwnedFd) -> bool) -> bool {
         let is_foreign = match &self.phase {
             Phase::Connected(connection) => connection.is_foreign,

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Of the names of all such directories.
+/// The beginning of the names of all such directories.
 const PREFIX: &str = "legato-run-";
 /// Everybody may go through it and see nothing.
 const MODE: u32 = 0o711;

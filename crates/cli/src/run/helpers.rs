@@ -23,7 +23,7 @@ pub(crate) struct Helpers {
     pub(crate) proxies: Option<Proxies>,
     /// None if it has ended, and no other could be started.
     pub(crate) keeper: Option<Keeper>,
-    /// Of the run.
+    /// The run's directory.
     pub(crate) directory: PathBuf,
     pub(crate) idle_poll: IdlePollArgument,
 }

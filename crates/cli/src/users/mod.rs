@@ -1,4 +1,4 @@
-//! What ordinary users need of root once: `legato allow-users`, and the helper that it installs.
+//! Far memory for ordinary users, which root allows once: `legato allow-users`, and the helper that it installs.
 
 mod allow;
 mod helper;
@@ -8,7 +8,7 @@ pub(crate) use helper::Helper;
 
 /// Where the helper is, owned by root. The one beside this program is not asked: it has no capability.
 pub(crate) const INSTALLED: &str = "/usr/local/libexec/legato-uffd";
-/// What userfaultfds are made from (Linux 6.1).
+/// The device that userfaultfds are made from (Linux 6.1).
 pub(crate) const DEVICE: &str = "/dev/userfaultfd";
 /// The extended attribute with what a program may do (capabilities(7)).
 const CAPABILITY: &str = "security.capability";

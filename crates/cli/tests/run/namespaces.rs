@@ -1,24 +1,15 @@
 //! Programs in namespaces of their own have far memory.
 
-use crate::harness::{EnterableDirectory, Run, compiled_c, sized, test_program};
+use crate::harness::{EnterableDirectory, Run, compiled_c, expect_pattern, test_program};
 use std::path::PathBuf;
 
 /// Fills, checks, forks and drops memory there.
 #[track_caller]
 fn expect_far_memory(enter: &[&str]) {
-    let phases = "touch,calls,discard,remap,unmap,protect,heap,fork";
     let run = Run::far(enter[0])
         .arguments(&enter[1..])
-        .arguments([test_program("pattern").as_os_str()])
-        .arguments(["--bytes", sized("256MiB", "32MiB")])
-        .arguments(["--operations", sized("30000", "1000")])
-        .arguments(["--seed", "7", "--phase", phases])
-        .cache_mib(sized(64, 12))
-        .memory_mib(sized(1024, 512))
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
-    assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+        .arguments([test_program("pattern").as_os_str()]);
+    let run = expect_pattern(run, "1000", "7");
     assert_eq!(run.stderr, "");
     assert_eq!(run.stat("processes_local"), 0);
 }
@@ -127,16 +118,10 @@ fn waits_for_all() -> PathBuf {
     compiled_c("cc", &[], WAITS_FOR_ALL)
 }
 
-/// Lost: its own agent had come back to it as its child, and it waited for ever.
-#[test]
-fn the_first_process_of_a_pid_namespace_waits_for_its_own_children_alone() {
-    let run = Run::far("unshare").arguments(["--pid", "--fork", "--mount-proc"]);
-    let run = run.arguments([waits_for_all().as_os_str()]).cache_mib(12);
-    let run = run
-        .memory_mib(256)
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
+#[track_caller]
+fn expect_own_children_alone(run: Run) {
+    let run = run.cache_mib(12).memory_mib(256);
+    let run = run.finish().expect_code(0).expect_far_pages();
     assert_eq!(
         run.output(),
         "No child processes, 2 ended, failed 0, 0 wrong\n"
@@ -144,19 +129,14 @@ fn the_first_process_of_a_pid_namespace_waits_for_its_own_children_alone() {
     assert_eq!(run.stderr, "");
 }
 
+/// Lost: its own agent had come back to it as its child, and it waited for ever.
+#[test]
+fn the_first_process_of_a_pid_namespace_waits_for_its_own_children_alone() {
+    let run = Run::far("unshare").arguments(["--pid", "--fork", "--mount-proc"]);
+    expect_own_children_alone(run.arguments([waits_for_all().as_os_str()]));
+}
+
 #[test]
 fn a_subreaper_waits_for_its_own_children_alone() {
-    let run = Run::far(waits_for_all())
-        .arguments(["subreaper"])
-        .cache_mib(12);
-    let run = run
-        .memory_mib(256)
-        .finish()
-        .expect_code(0)
-        .expect_far_pages();
-    assert_eq!(
-        run.output(),
-        "No child processes, 2 ended, failed 0, 0 wrong\n"
-    );
-    assert_eq!(run.stderr, "");
+    expect_own_children_alone(Run::far(waits_for_all()).arguments(["subreaper"]));
 }

@@ -1,10 +1,8 @@
 //! What cannot work is refused with one clear line, before anything is started.
 
-use crate::harness::{Finished, Run, legato, messages, test_directory};
+use crate::harness::{EnterableDirectory, Finished, Run, legato, messages, test_directory};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// One line on standard error, of the row that begins so and with `word` in it, and no sign of the program.
@@ -108,8 +106,8 @@ fn no_right_to_userfaultfd() {
         "0",
         "this machine grants userfaultfd to everybody"
     );
-    let directory = tempdir_for_all();
-    let copy = directory.join("legato");
+    let directory = EnterableDirectory::new();
+    let copy = directory.0.join("legato");
     fs::copy(legato(), &copy).unwrap();
     let run = Run::plain("setpriv")
         .arguments([
@@ -121,7 +119,6 @@ fn no_right_to_userfaultfd() {
         .arguments([copy.as_os_str()])
         .arguments(["run", "--cache", "64MiB", "--", "echo", "started"])
         .finish();
-    fs::remove_dir_all(&directory).unwrap();
     expect_no_right(&run);
 }
 
@@ -134,12 +131,4 @@ fn expect_no_right(run: &Finished) {
     );
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     run.expect_told("no right to a userfaultfd");
-}
-
-/// A directory that every user may enter, unlike the build directory.
-fn tempdir_for_all() -> PathBuf {
-    let directory = Path::new("/tmp").join(format!("rights-test-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
-    directory
 }

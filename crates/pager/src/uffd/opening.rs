@@ -62,12 +62,12 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// What this kernel can do, but for the features that are masked.
+    /// Chooses from what this kernel can do, but for the features that are masked.
     pub(super) fn probe(&self) -> Result<Features, OpenError> {
         Ok(features::choose(self.offered()?, self.mask)?)
     }
 
-    /// What this kernel offers.
+    /// Asks what this kernel offers.
     pub(super) fn offered(&self) -> Result<u64, OpenError> {
         // The features are fixed by the first successful API call, so they are asked for on a
         // descriptor that is thrown away (ioctl_userfaultfd(2)).

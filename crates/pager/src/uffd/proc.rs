@@ -39,7 +39,7 @@ pub fn is_own() -> bool {
     itself.is_ok_and(|itself| itself.as_bytes() == own.as_bytes())
 }
 
-/// Of the calling process's pid namespace. Takes CAP_SYS_ADMIN.
+/// Makes a /proc of the calling process's pid namespace. Takes CAP_SYS_ADMIN.
 fn new() -> Result<OwnedFd, Errno> {
     let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;

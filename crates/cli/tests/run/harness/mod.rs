@@ -21,7 +21,7 @@ pub(crate) use programs::{
     EnterableDirectory, archive, compiled_c, compiled_go, legato, python, static_c, system_program,
     system_python, test_directory, test_program,
 };
-pub(crate) use run::{Finished, Run, Running};
+pub(crate) use run::{Finished, Run, Running, expect_pattern};
 pub(crate) use sampler::held_through;
 pub(crate) use verdict::conclusive;
 

@@ -415,6 +415,24 @@ impl Drop for Running {
     }
 }
 
+/// Fills, checks, drops, moves and forks memory: the program of such a run is one of the `pattern` ones, which has its
+/// arguments here.
+#[track_caller]
+pub(crate) fn expect_pattern(run: Run, operations: &str, seed: &str) -> Finished {
+    let phases = "touch,calls,discard,remap,unmap,protect,heap,fork";
+    let run = run
+        .arguments(["--bytes", sized("256MiB", "32MiB")])
+        .arguments(["--operations", sized("30000", operations)])
+        .arguments(["--seed", seed, "--phase", phases])
+        .cache_mib(sized(64, 12))
+        .memory_mib(sized(1024, 512))
+        .finish()
+        .expect_code(0)
+        .expect_far_pages();
+    assert!(run.output().ends_with(" 0 wrong\n"), "{}", run.output());
+    run
+}
+
 impl Finished {
     /// The exit status, or None after a signal.
     pub(crate) fn code(&self) -> Option<i32> {

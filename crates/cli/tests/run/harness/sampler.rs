@@ -25,7 +25,7 @@ pub(crate) struct Seen {
     resident: Vec<(Process, Resident)>,
     /// Names of Unix sockets that any of them held, where they are noted.
     pub(crate) sockets: BTreeSet<String>,
-    /// Of runs, as their keepers know them.
+    /// Directories of runs, as their keepers know them.
     pub(crate) directories: BTreeSet<String>,
     pub(crate) waits: Waits,
 }
