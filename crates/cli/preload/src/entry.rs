@@ -23,6 +23,8 @@ use rustix::thread::{futex, get_clear_child_tid_address};
 
 /// The variable that names the supervisor's socket. `legato run` sets it.
 const CONTROL_VARIABLE: &[u8] = b"LEGATO_CONTROL=";
+/// How many filters of system calls `legato run` itself has. `legato run` sets it.
+const FILTERS_VARIABLE: &[u8] = b"LEGATO_FILTERS=";
 /// Names of userfaultfd features to do without, separated by commas. An aid for tests: what is
 /// done on older kernels can be seen on a new one.
 const MASK_VARIABLE: &[u8] = b"LEGATO_MASK_FEATURES=";
@@ -64,6 +66,13 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
         return;
     };
     // SAFETY: the caller's promise.
+    let filters = unsafe { environment.variable(FILTERS_VARIABLE) }.unwrap_or_default();
+    // What a filter of the program's own does with what an agent calls nobody knows here, and it may kill for it.
+    // The supervisor sees that there is no agent, and says why.
+    if filter::is_another(number(filters)) {
+        return;
+    }
+    // SAFETY: the caller's promise.
     let masked = unsafe { environment.variable(MASK_VARIABLE) }.unwrap_or_default();
     // SAFETY: the caller's promise.
     let preload = unsafe { environment.variable(PRELOAD_VARIABLE) }.unwrap_or_default();
@@ -97,6 +106,12 @@ pub(crate) unsafe fn enter(environment: Environment, heap: &'static AgentHeap, o
             go_on_or_end(supervisor, line.as_str());
         }
     }
+}
+
+/// 0 for what is none.
+fn number(text: &[u8]) -> u64 {
+    let text = core::str::from_utf8(text).unwrap_or_default();
+    text.parse().unwrap_or(0)
 }
 
 /// Keeps the program from what far memory cannot do, before there is any.

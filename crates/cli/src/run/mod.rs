@@ -60,6 +60,8 @@ use supervise::{Limits, Supervisor};
 pub(crate) const CACHE_MIN: Bytes = Bytes::mib(8);
 /// Tells the agent where its supervisor listens.
 const CONTROL_VARIABLE: &str = "LEGATO_CONTROL";
+/// Tells the agent which filters of system calls are none of its program's.
+const FILTERS_VARIABLE: &str = "LEGATO_FILTERS";
 /// An aid for tests, which agents read in their own environment where they have one.
 const MASK_VARIABLE: &str = "LEGATO_MASK_FEATURES";
 
@@ -190,7 +192,8 @@ impl Invocation<'_> {
             .arg0(self.name)
             .args(self.arguments)
             .env("LD_PRELOAD", self.preload)
-            .env(CONTROL_VARIABLE, self.control);
+            .env(CONTROL_VARIABLE, self.control)
+            .env(FILTERS_VARIABLE, processes::own_filters().to_string());
         command
     }
 

@@ -3,8 +3,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The name of the file, as mappings of it show it.
-pub(crate) const OBJECT_NAME: &str = "legato-agent.so";
+/// The name of the file, as mappings of it show it. It has the name of AddressSanitizer's library in it: that ends a
+/// program in which another object comes before it, which could take its place for functions of the C library; but
+/// not one with this in its path (`AsanCheckDynamicRTPrereqs` in compiler-rt/lib/asan/asan_linux.cpp). This object
+/// takes no place.
+pub(crate) const OBJECT_NAME: &str = "legato-agent-before-libasan.so";
 
 pub(crate) static OBJECT: &[u8] = include_bytes!(env!("LEGATO_AGENT_OBJECT"));
 

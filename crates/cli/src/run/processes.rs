@@ -199,6 +199,13 @@ pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
+/// How many filters of system calls this process has (seccomp(2); counted since Linux 5.9).
+pub(crate) fn own_filters() -> u64 {
+    let status = status(rustix::process::getpid()).unwrap_or_default();
+    let count = field(&status, "Seccomp_filters");
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
 /// What the process calls itself (the last of `NSpid`, proc_pid_status(5)).
 fn innermost_pid(status: &str) -> Option<i32> {
     field(status, "NSpid")?

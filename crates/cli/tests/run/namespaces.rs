@@ -9,7 +9,7 @@ fn expect_far_memory(enter: &[&str]) {
     let run = Run::far(enter[0])
         .arguments(&enter[1..])
         .arguments([test_program("pattern").as_os_str()]);
-    let run = expect_pattern(run, "1000", "7");
+    let run = expect_pattern(run, "200", "7");
     assert_eq!(run.stderr, "");
     assert_eq!(run.stat("processes_local"), 0);
 }

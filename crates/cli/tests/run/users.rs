@@ -19,7 +19,7 @@ fn expect_far_memory(program: &str, become_nobody: &[&str]) {
     let run = Run::far("setpriv")
         .arguments(become_nobody)
         .arguments([copy.as_os_str()]);
-    let run = expect_pattern(run, "1500", "67");
+    let run = expect_pattern(run, "200", "67");
     assert_eq!(run.stderr, "");
     assert_eq!(run.stat("processes_local"), 0);
 }
@@ -58,7 +58,7 @@ def connect(path):
     return peer.recv(64)
 attempt("list", lambda: os.listdir(directory))
 attempt("node", lambda: connect(directory + "/node-0"))
-attempt("write", lambda: open(directory + "/legato-agent.so", "r+b"))
+attempt("write", lambda: open(directory + "/legato-agent-before-libasan.so", "r+b"))
 attempt("make", lambda: open(directory + "/more", "wb"))
 if len(sys.argv) > 1: attempt("control", lambda: connect(control))
 "#;

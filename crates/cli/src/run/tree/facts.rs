@@ -32,6 +32,8 @@ pub(crate) struct Facts {
     pub(crate) traced: bool,
     /// Its memory is not for this process to see.
     pub(crate) foreign: bool,
+    /// It has filters of system calls of its own, which its agent has seen too.
+    pub(crate) filtered: bool,
     pub(crate) shares_memory: bool,
     /// It has shared its memory a moment ago: it may be a hand whose child has ended since, and that
     /// has not connected yet.
@@ -57,6 +59,9 @@ impl Facts {
     pub(super) fn barrier(&self) -> Option<InjectionError> {
         if self.traced {
             return Some(InjectionError::TracedByAnother);
+        }
+        if self.filtered {
+            return Some(InjectionError::Filtered);
         }
         self.foreign.then_some(InjectionError::NotPermitted)
     }
@@ -88,6 +93,7 @@ impl Facts {
                 .ok()
         };
         self.traced = number("TracerPid").is_some_and(|tracer: u64| tracer != 0);
+        self.filtered = target.as_ref().is_ok_and(Target::is_filtered);
         self.foreign = matches!(target, Err(InjectionError::NotPermitted));
         let with = |other: &Process| other.pid != pid && same_memory(pid, other.pid) == Ok(true);
         self.shares_memory = all.iter().any(with);

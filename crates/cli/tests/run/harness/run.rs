@@ -421,7 +421,7 @@ impl Drop for Running {
 pub(crate) fn expect_pattern(run: Run, operations: &str, seed: &str) -> Finished {
     let phases = "touch,calls,discard,remap,unmap,protect,heap,fork";
     let run = run
-        .arguments(["--bytes", sized("256MiB", "32MiB")])
+        .arguments(["--bytes", sized("256MiB", "20MiB")])
         .arguments(["--operations", sized("30000", operations)])
         .arguments(["--seed", seed, "--phase", phases])
         .cache_mib(sized(64, 12))

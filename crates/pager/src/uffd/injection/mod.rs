@@ -69,6 +69,11 @@ impl Target {
     pub const fn pid(&self) -> Pid {
         self.pid
     }
+
+    /// Has it filtered its system calls by more than what the calling process came with?
+    pub fn is_filtered(&self) -> bool {
+        Process::new(self.pid.as_raw_pid()).is_filtered()
+    }
 }
 
 /// Calls an entry of the object in a process.

@@ -17,7 +17,7 @@ const AT_BASE: u64 = 7;
 /// Bytes of code that are searched for a system call instruction, if the vDSO has none.
 const SEARCH_MAX: u64 = 64 << 20;
 /// `include/uapi/linux/seccomp.h`
-const SECCOMP_MODE_FILTER: u64 = 2;
+const SECCOMP_MODE_STRICT: u64 = 1;
 const SYSCALL_INSTRUCTION: &[u8] = &[0x0F, 0x05];
 
 /// A process, as /proc has it.
@@ -45,10 +45,7 @@ impl Process {
 
     /// A number from the status file of the process or of one of its threads.
     fn status(&self, field: &str, radix: u32) -> Option<u64> {
-        let text = String::from_utf8(self.file("status")?).ok()?;
-        let mut lines = text.lines();
-        let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-        u64::from_str_radix(value.trim(), radix).ok()
+        number_in(&self.file("status")?, field, radix)
     }
 
     /// Why a thread of it could not be traced: the kernel's answer is the same for all reasons.
@@ -79,14 +76,15 @@ impl Process {
     pub(super) fn is_filtered(&self) -> bool {
         // Filters are inherited and only ever added (seccomp(2)); counted since Linux 5.9.
         let filters = |process: &Self| {
-            let mode = process.status("Seccomp", 10).unwrap_or(0);
-            let count = process.status("Seccomp_filters", 10).unwrap_or(0);
-            (mode, count)
+            let status = process.file("status").unwrap_or_default();
+            let number = |field| number_in(&status, field, 10).unwrap_or(0);
+            (number("Seccomp"), number("Seccomp_filters"))
         };
         let (mode, count) = filters(self);
         let (own_mode, own_count) = filters(&Self::new(rustix::process::getpid().as_raw_pid()));
-        // The agents' own filter is there before the program could add any (`filter`).
-        let is_agents = mode == SECCOMP_MODE_FILTER && count == own_count + 1;
+        // The agents' own filter is there before the program could add any (`filter`). While it is added the kernel may
+        // count it before it says that there is one.
+        let is_agents = mode != SECCOMP_MODE_STRICT && count == own_count + 1;
         (mode, count) != (own_mode, own_count) && !is_agents
     }
 
@@ -220,6 +218,14 @@ impl Memory {
         }
         None
     }
+}
+
+/// A number in the text of a status file (proc_pid_status(5)).
+fn number_in(status: &[u8], field: &str, radix: u32) -> Option<u64> {
+    let text = core::str::from_utf8(status).ok()?;
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    u64::from_str_radix(value.trim(), radix).ok()
 }
 
 fn has_line(text: &[u8], start: &[u8]) -> bool {
