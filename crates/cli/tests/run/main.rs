@@ -26,6 +26,7 @@ mod leftovers;
 mod limit;
 mod local;
 mod lost;
+mod made_code;
 mod masks;
 mod matrix;
 mod memory;

@@ -1,8 +1,9 @@
-//! Which of the program's mappings may go far: private, anonymous, readable, not executable, not
+//! Which of the program's mappings may go far: private, anonymous, readable, not
 //! the main stack, and not the agent's own. Parsed from `/proc/PID/maps` (proc_pid_maps(5)).
 //!
 //! What is read only now may stay so for as long as the program runs, or until other memory has left: its
-//! pages leave by copy.
+//! pages leave by copy. So do those of what is executable (heaps of Lisps, code that a program makes): MOVE
+//! wants the same access on both sides.
 
 use super::mappings::mapping_of;
 use crate::PageRange;
@@ -220,8 +221,8 @@ fn parse(line: &str) -> Option<(PageRange, Kind)> {
     let anonymous =
         inode == "0" && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"));
     let kind = match permissions {
-        "rw-p" | "r--p" if anonymous => Kind::Eligible,
-        "---p" | "-w-p" if anonymous => Kind::Protected,
+        "rw-p" | "r--p" | "rwxp" | "r-xp" if anonymous => Kind::Eligible,
+        "---p" | "-w-p" | "--xp" | "-wxp" if anonymous => Kind::Protected,
         _ => Kind::Other,
     };
     Some((mapping_of(line)?, kind))
@@ -247,6 +248,8 @@ mod tests {
 7f2000000000-7f2000400000 rw-s 00000000 00:01 1025                       /dev/zero (deleted)
 7f3000000000-7f3000400000 rw-p 00000000 fe:00 123                        /usr/lib/libc.so.6
 7f4000000000-7f4000400000 rwxp 00000000 00:00 0
+7f4000400000-7f4000500000 r-xp 00000000 00:00 0
+7f4100000000-7f4100001000 r-xp 00000000 00:00 0                          [vdso]
 7f5000000000-7f5000400000 rw-p 00000000 00:00 0
 7f6000000000-7f6000400000 r--p 00000000 00:00 0
 7f7000000000-7f7000004000 r--p 00000000 00:00 0                          [vvar]
@@ -271,6 +274,8 @@ mod tests {
                 at(0x55d0_c8a0_0000, 0x55d0_c8a4_0000),
                 at(0x7f00_0000_0000, 0x7f00_0040_0000),
                 at(0x7f00_0040_0000, 0x7f00_0040_1000),
+                at(0x7f40_0000_0000, 0x7f40_0040_0000),
+                at(0x7f40_0040_0000, 0x7f40_0050_0000),
                 at(0x7f60_0000_0000, 0x7f60_0040_0000),
             ]
         );
@@ -296,7 +301,7 @@ mod tests {
 1030000-1031000 rw-p 00000000 00:00 0
 1041000-1042000 rw-s 00000000 00:01 9
 1042000-1050000 rw-p 00000000 00:00 0
-1050000-1060000 r-xp 00000000 00:00 0
+1050000-1060000 r-xp 00000000 fe:00 7 /bin/x
 ";
         let found = regions(maps, &[]);
         assert_eq!(found[0].range, at(0x100_2000, 0x104_1000));

@@ -2,9 +2,11 @@
 //! because the run spans two mappings.
 
 use super::Userfaultfd;
+use super::context::is_changing;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::mm::Advice;
+use rustix::mm::{Advice, MlockFlags, MprotectFlags, MremapFlags};
 
 /// Pages done, and why not the next.
 pub(super) type Transferred = (u32, Result<(), Errno>);
@@ -89,11 +91,54 @@ pub(super) unsafe fn move_out(
     dst: u64,
     src: u64,
     count: u32,
-    unshare: impl FnMut(u64, u32) -> Result<u32, Errno>,
+    mut unshare: impl FnMut(u64, u32) -> Result<u32, Errno>,
 ) -> Transferred {
     // SAFETY: the caller's promise.
     let step = |dst, src, bytes| unsafe { context.move_pages(dst, src, bytes, false) };
-    move_with(dst, src, count, &step, unshare)
+    by_access(count, |moved, is_executable| {
+        let offset = u64::from(moved) << PAGE_SHIFT;
+        let (dst, src, left) = (dst + offset, src + offset, count - moved);
+        let mut act = || move_with(dst, src, left, &step, &mut unshare);
+        match is_executable {
+            false => act(),
+            true => while_executable(dst, u64::from(left) << PAGE_SHIFT, act),
+        }
+    })
+}
+
+/// Both sides of a move must have the same access (`validate_move_areas` in mm/userfaultfd.c), and a
+/// program's writable memory may be executable. `attempt` is given how many pages have moved, and
+/// whether the target of the others is to be executable.
+fn by_access(count: u32, mut attempt: impl FnMut(u32, bool) -> Transferred) -> Transferred {
+    let mut moved = 0;
+    let mut in_vain = 0;
+    let mut is_executable = false;
+    loop {
+        let (more, result) = attempt(moved, is_executable);
+        moved += more;
+        in_vain = if more > 0 { 0 } else { in_vain + 1 };
+        if result != Err(Errno::INVAL) || moved == count || in_vain == 2 {
+            return (moved, result);
+        }
+        is_executable = !is_executable;
+    }
+}
+
+/// Does something while memory of the caller's is executable. EINVAL where that may not be.
+fn while_executable(start: u64, length: u64, act: impl FnOnce() -> Transferred) -> Transferred {
+    let allow = |access| {
+        // SAFETY: the memory stays readable and writable, and nobody executes it.
+        unsafe { rustix::mm::mprotect(start as *mut _, length as usize, access) }
+    };
+    let writable = MprotectFlags::READ.union(MprotectFlags::WRITE);
+    if allow(writable.union(MprotectFlags::EXEC)).is_err() {
+        return (0, Err(Errno::INVAL));
+    }
+    let outcome = act();
+    // Where it stays executable, for want of the kernel's memory, other memory is refused there (EINVAL),
+    // and leaves by copy.
+    let _ = allow(writable);
+    outcome
 }
 
 fn move_with(
@@ -101,7 +146,7 @@ fn move_with(
     src: u64,
     count: u32,
     step: &impl Fn(u64, u64, u64) -> (u64, Result<(), Errno>),
-    mut unshare: impl FnMut(u64, u32) -> Result<u32, Errno>,
+    unshare: &mut impl FnMut(u64, u32) -> Result<u32, Errno>,
 ) -> Transferred {
     let mut moved = 0;
     // Up to here each page is one process's alone.
@@ -166,6 +211,54 @@ pub(super) fn populate(first: u64, length: u64) -> Result<(), Errno> {
     unsafe { rustix::mm::madvise(first as *mut _, length as usize, Advice::LinuxPopulateWrite) }
 }
 
+/// Takes the pages of a range that lies in one mapping to another place of the caller's, and leaves the
+/// mapping without them. In one step under the lock of the address space, and announced only afterwards:
+/// what is not the caller's to take can be told by what has come along, and nothing of it is destroyed.
+/// Waits until the announcement is read.
+///
+/// # Errors
+/// EAGAIN: the address space is changing. EINVAL: something of it is locked. EPERM: it is sealed. EFAULT:
+/// it is not one mapping. The range is as it was.
+///
+/// # Safety
+/// The pages must be the caller's to take, and the place too, in which nothing is.
+pub(super) unsafe fn take(
+    context: BorrowedFd<'_>,
+    start: u64,
+    length: u64,
+    to: u64,
+) -> Result<(), Errno> {
+    // What is locked stays, and `mremap` would unlock it.
+    refuse_locked(start, length)?;
+    // Otherwise something else may have come there, or is about to.
+    if is_changing(context) {
+        return Err(Errno::AGAIN);
+    }
+    let bytes = length as usize;
+    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // SAFETY: the caller's promise.
+    unsafe { rustix::mm::mremap_fixed(start as *mut _, bytes, bytes, flags, to as *mut _) }?;
+    if refuse_locked(to, length) == Err(Errno::INVAL) {
+        // It was locked in between.
+        // SAFETY: locking changes no content, and with ONFAULT waits for no page. Where it fails
+        // the mapping is gone.
+        let _ = unsafe { rustix::mm::mlock_with(start as *mut _, bytes, MlockFlags::ONFAULT) };
+    }
+    Ok(())
+}
+
+/// EINVAL if anything of a range is locked (`can_madv_lru_vma` in mm/madvise.c), EFAULT if not all of
+/// it is mapped. The kernel reclaims first what was asked about, and nothing else of it changes.
+fn refuse_locked(start: u64, length: u64) -> Result<(), Errno> {
+    // SAFETY: no content changes.
+    let asked = unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxCold) };
+    asked.map_err(|error| match error {
+        // As `mremap` says it.
+        Errno::NOMEM => Errno::FAULT,
+        error => error,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,7 +310,7 @@ mod tests {
             }
         };
         let mut asked = Vec::new();
-        let outcome = move_with(0, 0, 4, &step, |first, count| {
+        let outcome = move_with(0, 0, 4, &step, &mut |first, count| {
             asked.push((first / PAGE, count));
             let pages = unshared?;
             shared_from.set(first + u64::from(pages) * PAGE);
@@ -247,6 +340,33 @@ mod tests {
         for error in [Errno::AGAIN, Errno::NOMEM] {
             assert_eq!(moved_out(3, 4, Err(error)).0, (3, Err(error)));
         }
+    }
+
+    /// Moves pages of which some are executable. Returns the outcome and how often the kernel was asked.
+    fn moved_by_access(executable: &[bool]) -> (Transferred, u32) {
+        let mut asked = 0;
+        let outcome = by_access(executable.len() as u32, |moved, is_executable| {
+            asked += 1;
+            let rest = &executable[moved as usize..];
+            let same = rest.iter().take_while(|of| **of == is_executable).count();
+            let is_all = same == rest.len();
+            (same as u32, if is_all { Ok(()) } else { Err(Errno::INVAL) })
+        });
+        (outcome, asked)
+    }
+
+    #[test]
+    fn executable_and_other_memory_move_in_one_run() {
+        assert_eq!(moved_by_access(&[false, false]), ((2, Ok(())), 1));
+        assert_eq!(moved_by_access(&[true, true]), ((2, Ok(())), 2));
+        let mixed = [false, true, true, false];
+        assert_eq!(moved_by_access(&mixed), ((4, Ok(())), 3));
+        let mut asked = 0;
+        let refused = by_access(3, |_, _| {
+            asked += 1;
+            (0, Err(Errno::INVAL))
+        });
+        assert_eq!((refused, asked), ((0, Err(Errno::INVAL)), 2), "neither");
     }
 
     fn map(pages: u64) -> u64 {

@@ -10,7 +10,6 @@ mod words;
 
 pub(super) use mailbox::Taken;
 
-use super::context::is_changing;
 use super::program::threads_of;
 use super::system_call::system_call;
 use super::{Layout, Userfaultfd, transfer};
@@ -20,7 +19,6 @@ use mailbox::{Mailbox, Range, Work};
 use rustix::event::Timespec;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MlockFlags, MremapFlags};
 use words::RANGES_MAX;
 
 /// Reading or copying 128 pages takes some 50 us; longer than this it takes only when one is missing, or
@@ -149,42 +147,13 @@ impl Work for Task {
         transfer::populate(start, length)
     }
 
-    /// In one step under the lock of the address space, and announced only afterwards: what is not
-    /// the agent's to take can be told by what has come along, and nothing of it is destroyed.
     fn take_range(&self, [start, length]: Range, to: u64) -> Result<(), Errno> {
-        // What is locked stays, and `mremap` would unlock it.
-        refuse_locked(start, length)?;
         // SAFETY: the agent keeps it open as long as it has work for this task.
         let context = unsafe { BorrowedFd::borrow_raw(self.context) };
-        // Otherwise something else may have come there, or is about to.
-        if is_changing(context) {
-            return Err(Errno::AGAIN);
-        }
-        let bytes = length as usize;
-        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
         // SAFETY: the agent has the pages' content, and their threads wait for it; the area is the
         // agent's, and nothing is in it.
-        unsafe { rustix::mm::mremap_fixed(start as *mut _, bytes, bytes, flags, to as *mut _) }?;
-        if refuse_locked(to, length) == Err(Errno::INVAL) {
-            // It was locked in between.
-            // SAFETY: locking changes no content, and with ONFAULT waits for no page. Where it fails
-            // the mapping is gone.
-            let _ = unsafe { rustix::mm::mlock_with(start as *mut _, bytes, MlockFlags::ONFAULT) };
-        }
-        Ok(())
+        unsafe { transfer::take(context, start, length, to) }
     }
-}
-
-/// EINVAL if anything of a range is locked (`can_madv_lru_vma` in mm/madvise.c), EFAULT if not all of
-/// it is mapped. The kernel reclaims first what was asked about, and nothing else of it changes.
-fn refuse_locked(start: u64, length: u64) -> Result<(), Errno> {
-    // SAFETY: no content changes.
-    let asked = unsafe { rustix::mm::madvise(start as *mut _, length as usize, Advice::LinuxCold) };
-    asked.map_err(|error| match error {
-        // As `mremap` says it.
-        Errno::NOMEM => Errno::FAULT,
-        error => error,
-    })
 }
 
 #[cfg(test)]

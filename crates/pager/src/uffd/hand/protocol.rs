@@ -10,7 +10,10 @@ pub(in crate::uffd) enum Order {
     Try,
     /// Move `count` pages from the address `from` on to the staging pages from `slot` on.
     MoveOut { from: u64, slot: u32, count: u32 },
-    /// Drop what is in all staging pages. They are not registered meanwhile.
+    /// Put the memory of `count` pages from the address `from` on in place of the first staging pages,
+    /// which are not registered, and leave its mapping empty. The agent reads what this announces.
+    Take { from: u64, count: u32 },
+    /// Drop what is in all staging pages, or in their place. They are not registered meanwhile.
     Drop,
     /// Does any process but the hand use this memory? EINVAL if so.
     Count,
@@ -48,6 +51,7 @@ impl Order {
             Self::MoveOut { from, slot, count } => (2, from, slot, count),
             Self::Drop => (3, 0, 0, 0),
             Self::Count => (4, 0, 0, 0),
+            Self::Take { from, count } => (5, from, 0, count),
         };
         let raw = RawOrder {
             kind,
@@ -73,6 +77,10 @@ impl Order {
             }),
             3 => Some(Self::Drop),
             4 => Some(Self::Count),
+            5 => Some(Self::Take {
+                from: raw.from,
+                count: raw.count,
+            }),
             _ => None,
         }
     }

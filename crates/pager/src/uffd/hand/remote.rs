@@ -26,6 +26,8 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use rustix::process::{Pid, Signal};
 use zerocopy::FromBytes;
 
+const STAGING_SIZE: u64 = (STAGING_PAGES as u64) << PAGE_SHIFT;
+
 /// An answer takes some 20 us, or as long as a busy machine lets the hand wait for a processor.
 /// After this long the agent looks whether the hand waits for it.
 const GLANCE_MILLIS: u64 = 20;
@@ -110,7 +112,7 @@ impl Applicant {
             child: (self.child, child),
             residency,
             memory,
-            staging: answer.area[1] - (u64::from(STAGING_PAGES) << PAGE_SHIFT),
+            staging: answer.area[1] - STAGING_SIZE,
             mappings: [answer.area, answer.object]
                 .map(|[start, end]| PageRange::of_bytes(start, end)),
             used: 0,
@@ -189,9 +191,8 @@ impl Hand {
         }
         self.finish_dropping()?;
         if !self.registered {
-            let length = u64::from(STAGING_PAGES) << PAGE_SHIFT;
             // SAFETY: the staging pages are touched only while they have memory.
-            unsafe { context.register(self.staging, length, false) }
+            unsafe { context.register(self.staging, STAGING_SIZE, false) }
                 .map_err(|_| HandError::Gone)?;
             self.registered = true;
         }
@@ -200,8 +201,9 @@ impl Hand {
 
     fn finish_dropping(&mut self) -> Result<(), HandError> {
         if self.dropping {
-            await_answer(&self.socket)?;
+            let answer = await_answer(&self.socket)?;
             self.dropping = false;
+            answer.result().map_err(|_| HandError::Gone)?;
         }
         Ok(())
     }
@@ -231,6 +233,110 @@ impl Hand {
                 ((moved, Err(Errno::INVAL)), Err(HandError::Gone))
             }
         }
+    }
+
+    /// Takes pages of one mapping that cannot be moved (read-only memory), and reads them. Returns how many were
+    /// taken, and why not all; beside them [`HandError::Gone`] if the hand is to end. Messages that had to be
+    /// read meanwhile are put into `strays`.
+    ///
+    /// # Errors
+    /// [`HandError::Lost`]: something else may have been taken with them.
+    ///
+    /// # Safety
+    /// `into` must be writable for as many pages.
+    pub(in crate::uffd) unsafe fn take_unmovable(
+        &mut self,
+        context: &Userfaultfd,
+        range: PageRange,
+        into: u64,
+        strays: &mut Vec<Message>,
+    ) -> Result<(Transferred, Result<(), HandError>), HandError> {
+        let taken = match self.vacate(context) {
+            Ok(()) => self.take_to_staging(context, range, strays)?,
+            Err(error) => ((0, Err(Errno::INVAL)), Err(error)),
+        };
+        let ((count, result), mut end) = taken;
+        if count > 0 {
+            // What the program has dropped meanwhile reads zero from here on.
+            self.unregister(context).map_err(|_| HandError::Lost)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.take(into, count) }?;
+            end = end.and_then(|()| self.discard(context));
+        }
+        Ok(((count, result), end))
+    }
+
+    /// Empties the staging pages, and lets nobody hear of it when other memory comes in their place.
+    fn vacate(&mut self, context: &Userfaultfd) -> Result<(), HandError> {
+        if self.used > 0 {
+            self.discard(context)?;
+        } else {
+            self.unregister(context)?;
+        }
+        self.finish_dropping()
+    }
+
+    fn take_to_staging(
+        &self,
+        context: &Userfaultfd,
+        range: PageRange,
+        strays: &mut Vec<Message>,
+    ) -> Result<(Transferred, Result<(), HandError>), HandError> {
+        let order = Order::Take {
+            from: range.start.address(),
+            count: range.count as u32,
+        };
+        if let Err(error) = send(self.socket.as_fd(), order, None) {
+            return Ok(((0, Err(Errno::INVAL)), Err(error)));
+        }
+        let place = PageNumber::containing(self.staging);
+        let mut is_announced = false;
+        let answer = self.answer_amid(context, |message| match message {
+            Message::Remapped { from, to, .. } if (from, to) == (range, place) => {
+                is_announced = true;
+            }
+            message => strays.push(message),
+        });
+        let (is_taken, result, end) = match answer {
+            Ok(answer) => (answer.moved > 0, answer.result(), Ok(())),
+            Err(error) => {
+                let found = self.end_and_count(range.count);
+                (is_announced || found > 0, Err(Errno::INVAL), Err(error))
+            }
+        };
+        if !is_taken {
+            return Ok(((0, result), end));
+        }
+        // What is registered announces itself; what has come in its place is not registered, or has been moved there.
+        let mut arrivals = strays.iter().filter_map(Message::arrival);
+        if !is_announced || arrivals.any(|arrival| arrival.overlaps(range)) {
+            return Err(HandError::Lost);
+        }
+        Ok(((range.count as u32, Ok(())), end))
+    }
+
+    /// Waits for an answer, for a time, to an order that announces something and goes on when that was read.
+    fn answer_amid(
+        &self,
+        context: &Userfaultfd,
+        mut show: impl FnMut(Message),
+    ) -> Result<Answer, HandError> {
+        let mut glances = 0;
+        while glances < GLANCES_MAX {
+            let mut polled = [self.socket.as_fd(), context.fd()]
+                .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+            // Interrupted, it is as if the time were over.
+            let ready = rustix::event::poll(&mut polled, Some(&GLANCE)).unwrap_or(0);
+            if !polled[0].revents().is_empty() {
+                return receive(&self.socket);
+            }
+            match context.read_one() {
+                Some(message) => show(message),
+                None if ready == 0 => glances += 1,
+                None => {}
+            }
+        }
+        Err(HandError::Gone)
     }
 
     /// Reads what was moved last.
@@ -271,12 +377,17 @@ impl Hand {
         self.discard(context)
     }
 
-    fn discard(&mut self, context: &Userfaultfd) -> Result<(), HandError> {
-        let length = u64::from(STAGING_PAGES) << PAGE_SHIFT;
-        // SAFETY: what is in the staging pages was read. Only so may the hand drop it: it would
-        // announce it otherwise, and wait for the agent.
-        unsafe { context.unregister(self.staging, length) }.map_err(|_| HandError::Gone)?;
+    /// What is in the staging pages was read.
+    fn unregister(&mut self, context: &Userfaultfd) -> Result<(), HandError> {
+        // SAFETY: what is missing in the staging pages was missing where they were, or nobody looks at it.
+        unsafe { context.unregister(self.staging, STAGING_SIZE) }.map_err(|_| HandError::Gone)?;
         self.registered = false;
+        Ok(())
+    }
+
+    fn discard(&mut self, context: &Userfaultfd) -> Result<(), HandError> {
+        // Only so may the hand drop it: it would announce it otherwise, and wait for the agent.
+        self.unregister(context)?;
         send(self.socket.as_fd(), Order::Drop, None)?;
         self.dropping = true;
         self.used = 0;

@@ -8,8 +8,10 @@
 //! - MADV_POPULATE_WRITE follows a MOVE that has just found the page present. In between it can
 //!   only be dropped by a `madvise` whose announcement the agent read long before; should that
 //!   ever happen, the agent fills the page (see `remote`).
-//! - MADV_DONTNEED on the staging pages comes when they are not registered, and then announces
-//!   nothing.
+//! - `mremap` of memory that cannot be moved otherwise announces itself, and the agent reads that while it
+//!   waits for the answer.
+//! - Mapping the staging pages anew, or others' memory in their place, comes when they are not registered,
+//!   and then announces nothing.
 //!
 //! It uses no heap: it runs in a copy of the agent's object that has none.
 
@@ -23,12 +25,13 @@ use legato_base::wire::control::AgentMessageBody;
 use legato_base::{PAGE_SHIFT, PAGE_SIZE};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut};
-use rustix::mm::Advice;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use zerocopy::IntoBytes;
 
 /// Staging pages: as many as the pager evicts in one batch.
 pub const STAGING_PAGES: u32 = 128;
+const STAGING_SIZE: usize = STAGING_PAGES as usize * PAGE_SIZE;
 /// Bytes that the hand's stack needs.
 pub const STACK_SIZE: u64 = 64 << 10;
 
@@ -64,6 +67,8 @@ pub fn run(start: &HandStart<'_>) -> Result<(), Errno> {
 pub(super) fn serve(socket: BorrowedFd<'_>, area: (u64, u64), object: (u64, u64)) {
     let staging = area.1 - (u64::from(STAGING_PAGES) << PAGE_SHIFT);
     let mut context = None;
+    // Something else than the hand's own memory is where the staging pages were.
+    let mut is_replaced = false;
     while let Some((order, attached)) = receive(socket) {
         let (moved, result) = match order {
             Order::Try => (0, try_context(attached, &mut context)),
@@ -78,7 +83,22 @@ pub(super) fn serve(socket: BorrowedFd<'_>, area: (u64, u64), object: (u64, u64)
                 }
                 _ => (0, Err(Errno::INVAL)),
             },
-            Order::Drop => (0, drop_staging(staging)),
+            Order::Take { from, count } => match &context {
+                Some(context) if count <= STAGING_PAGES => {
+                    let length = u64::from(count) << PAGE_SHIFT;
+                    // SAFETY: as for moving; and the staging pages are not registered and hold nothing.
+                    let result = unsafe { transfer::take(context.fd(), from, length, staging) };
+                    is_replaced |= result.is_ok();
+                    (if result.is_ok() { count } else { 0 }, result)
+                }
+                _ => (0, Err(Errno::INVAL)),
+            },
+            Order::Drop if !is_replaced => (0, drop_staging(staging)),
+            Order::Drop => {
+                let renewed = renew_staging(staging);
+                is_replaced = renewed.is_err();
+                (0, renewed)
+            }
             Order::Count if is_alone() => (0, Ok(())),
             Order::Count => (0, Err(Errno::INVAL)),
         };
@@ -104,9 +124,24 @@ fn try_context(attached: Option<OwnedFd>, context: &mut Option<Userfaultfd>) -> 
 }
 
 fn drop_staging(staging: u64) -> Result<(), Errno> {
-    let length = STAGING_PAGES as usize * PAGE_SIZE;
     // SAFETY: the staging pages are the hand's, and the agent has what was in them.
-    unsafe { rustix::mm::madvise(staging as *mut _, length, Advice::LinuxDontNeed) }
+    unsafe { rustix::mm::madvise(staging as *mut _, STAGING_SIZE, Advice::LinuxDontNeed) }
+}
+
+/// Maps the staging pages, which are the caller's to change, as they have to be: not inherited by `fork` and
+/// not dumped; and, whatever the process's personality (READ_IMPLIES_EXEC), not executable.
+fn renew_staging(staging: u64) -> Result<(), Errno> {
+    let start = staging as *mut _;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: as for dropping.
+    unsafe {
+        rustix::mm::mmap_anonymous(start, STAGING_SIZE, ProtFlags::empty(), flags)?;
+        for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
+            rustix::mm::madvise(start, STAGING_SIZE, advice)?;
+        }
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        rustix::mm::mprotect(start, STAGING_SIZE, access)
+    }
 }
 
 /// None when the agent is gone or speaks nonsense.

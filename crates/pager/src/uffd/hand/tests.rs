@@ -13,7 +13,7 @@ use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, AgentMessageB
 use legato_base::{PAGE_SIZE, PageNumber};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::format;
@@ -47,8 +47,20 @@ impl Family {
         family
     }
 
+    /// Whose memory may only be read.
+    fn read_only(name: &str) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut family = Self::with(name, &[], MprotectFlags::READ);
+        family.alone = Some(alone);
+        family
+    }
+
     /// In a process that has other userfaultfds.
     fn beside(name: &str, others: &[&Userfaultfd]) -> Self {
+        Self::with(name, others, MprotectFlags::READ | MprotectFlags::WRITE)
+    }
+
+    fn with(name: &str, others: &[&Userfaultfd], access: MprotectFlags) -> Self {
         let features = Opener::new(Mask::default()).probe().unwrap();
         let own = Opener::new(Mask::default())
             .open_with_events(features)
@@ -58,6 +70,9 @@ impl Family {
             // SAFETY: the mapping is this test's.
             unsafe { *((start + page * PAGE_SIZE as u64) as *mut u64) = content(page) };
         }
+        // SAFETY: the mapping is this test's.
+        unsafe { rustix::mm::mprotect(start as *mut _, PAGES as usize * PAGE_SIZE, access) }
+            .unwrap();
         // SAFETY: nothing is missing in the range as far as this process is concerned.
         unsafe { own.register(start, PAGES * PAGE_SIZE as u64, true) }.unwrap();
         let area_pages = STACK_SIZE / PAGE_SIZE as u64 + u64::from(STAGING_PAGES);
@@ -133,11 +148,26 @@ impl Family {
         let mut bytes = vec![0u8; moved as usize * PAGE_SIZE];
         // SAFETY: the buffer has room for as many pages.
         unsafe { hand.take(bytes.as_mut_ptr() as u64, moved) }.unwrap();
-        let words = bytes.chunks(PAGE_SIZE).map(|page| {
-            let word: [u8; 8] = page[..8].try_into().unwrap();
-            u64::from_le_bytes(word)
-        });
-        (words.collect(), result)
+        (words(&bytes), result)
+    }
+
+    /// Takes pages that may only be read, and returns what was in them.
+    fn take_unmovable(
+        &self,
+        hand: &mut Hand,
+        first: u64,
+        count: u64,
+    ) -> Result<(Vec<u64>, Result<(), Errno>), HandError> {
+        let first = PageNumber::containing(self.start).plus(first);
+        let mut bytes = vec![0u8; count as usize * PAGE_SIZE];
+        let into = bytes.as_mut_ptr() as u64;
+        let (range, mut strays) = (PageRange::new(first, count), Vec::new());
+        // SAFETY: the buffer has room for as many pages.
+        let taken = unsafe { hand.take_unmovable(&self.child, range, into, &mut strays) };
+        let ((taken, result), end) = taken?;
+        assert_eq!(end, Ok(()));
+        assert!(strays.is_empty(), "{strays:?}");
+        Ok((words(&bytes[..taken as usize * PAGE_SIZE]), result))
     }
 }
 
@@ -153,6 +183,12 @@ impl Drop for Family {
             rustix::mm::munmap(self.start as *mut _, length as usize).unwrap();
         }
     }
+}
+
+/// The first word of each page.
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let word = |page: &[u8]| u64::from_le_bytes(page[..8].try_into().unwrap());
+    bytes.chunks(PAGE_SIZE).map(word).collect()
 }
 
 fn content(page: u64) -> u64 {
@@ -238,6 +274,59 @@ fn pages_leave_a_forked_child_with_their_content_and_can_come_back() {
         let word = unsafe { *((family.start + page * PAGE_SIZE as u64) as *const u64) };
         assert_eq!(word, content(page), "the parent's page {page}");
     }
+}
+
+/// Lost: it stayed, and a child with more of it than the cache was ended.
+#[test]
+fn pages_that_may_only_be_read_leave_a_forked_child() {
+    let mut family = Family::read_only("read");
+    let mut hand = family.hand();
+    assert_eq!(
+        family.take(&mut hand, 0, 1),
+        (vec![], Err(Errno::INVAL)),
+        "moved"
+    );
+    let count = u64::from(STAGING_PAGES);
+    let expected: Vec<_> = (0..count).map(content).collect();
+    let taken = family.take_unmovable(&mut hand, 0, count);
+    assert_eq!(taken, Ok((expected, Ok(()))));
+    let taken = family.take_unmovable(&mut hand, 299, 1);
+    assert_eq!(taken, Ok((vec![content(299)], Ok(()))));
+    let first = PageNumber::containing(family.start);
+    let left = hand.residency.pages_in(PageRange::new(first, PAGES));
+    assert_eq!(left.unwrap().len() as u64, PAGES - count - 1);
+    // They are missing, and served, as those are that were moved.
+    let bytes = vec![9u8; PAGE_SIZE];
+    // SAFETY: the buffer is one page.
+    let (_, copied) = unsafe {
+        family
+            .child
+            .copy(family.start, bytes.as_ptr() as u64, PAGE_SIZE as u64)
+    };
+    assert_eq!(copied, Ok(()));
+    // The staging pages are the hand's own again, and empty.
+    assert_eq!(
+        family.take(&mut hand, 200, 1),
+        (vec![], Err(Errno::INVAL)),
+        "moved"
+    );
+    let staged = hand.residency.pages_in(family.staging);
+    assert_eq!(staged.unwrap(), []);
+    assert!(!is_readable(family.child.fd()), "something is announced");
+}
+
+#[test]
+fn what_was_not_registered_when_it_was_taken_is_not_what_was_to_be_taken() {
+    let mut family = Family::read_only("replaced");
+    let mut hand = family.hand();
+    // As memory that another thread has put there.
+    let second = family.start + PAGE_SIZE as u64;
+    // SAFETY: nothing is missing there.
+    unsafe { family.child.unregister(second, PAGE_SIZE as u64) }.unwrap();
+    let taken = family.take_unmovable(&mut hand, 0, 2);
+    assert_eq!(taken, Ok((vec![], Err(Errno::FAULT))), "of two mappings");
+    let taken = family.take_unmovable(&mut hand, 1, 1);
+    assert_eq!(taken, Err(HandError::Lost));
 }
 
 #[test]

@@ -9,8 +9,9 @@ use crate::uffd::hand::remote::{Applicant, Hand, HandError};
 use crate::uffd::message::Message;
 use crate::{EvictError, FrameIndex, PageRange, SpaceId};
 use alloc::vec::Vec;
-use legato_base::PageNumber;
+use legato_base::{PAGE_SHIFT, PageNumber};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 /// Staging pages that are given back at once; fewer only when the agent has nothing else to do.
@@ -165,22 +166,18 @@ impl LinuxKernel {
         }
         let range = PageRange::new(page, u64::from(room));
         let mut strays = Vec::new();
-        let ((moved, result), end) = hand.move_out(&child.space.context, range, &mut strays);
+        let into = self.layout.frame(frame.0);
         // SAFETY: the frames have memory, and nobody else uses them.
-        let taken = unsafe { hand.take(self.layout.frame(frame.0), moved) };
-        let replaced = strays
-            .iter()
-            .filter_map(Message::vacated)
-            .any(|gone| gone.overlaps(range));
+        let left = unsafe { leave(&mut hand, &child.space.context, range, into, &mut strays) };
         self.backlog
             .extend(strays.into_iter().map(|stray| (space, stray)));
-        if taken.is_err() || replaced {
+        let Ok(((moved, result), end)) = left else {
             self.take_memory(frame, room);
             hand.kill_child();
             self.killed.push(hand.child());
             self.shared.forget();
             return (0, Err(EvictError::Fixed));
-        }
+        };
         if moved < room {
             self.take_memory(FrameIndex(frame.0 + moved), room - moved);
         }
@@ -189,9 +186,7 @@ impl LinuxKernel {
         } else {
             self.shared.forget();
         }
-        // Pages of a mapping that is not writable stay: copying and dropping them takes a task in
-        // the child that may wait for the agent.
-        (moved, result.map_err(evict_error))
+        (moved, result)
     }
 
     /// False once nobody uses the child's memory any more.
@@ -211,4 +206,62 @@ impl LinuxKernel {
                 .space(space)
                 .is_some_and(|space| space.context.is_alive())
     }
+}
+
+/// How many pages have left, and why not the next.
+type Evicted = (u32, Result<(), EvictError>);
+
+/// Lets pages leave into memory. Returns how many have left, and why not the next; beside them, an error if
+/// the hand has to end.
+///
+/// # Errors
+/// The child has to end: pages that were leaving are lost, or others may have left with them.
+///
+/// # Safety
+/// `into` must be writable for as many pages.
+unsafe fn leave(
+    hand: &mut Hand,
+    context: &Userfaultfd,
+    range: PageRange,
+    into: u64,
+    strays: &mut Vec<Message>,
+) -> Result<(Evicted, Result<(), HandError>), HandError> {
+    let ((moved, result), end) = hand.move_out(context, range, strays);
+    let is_replaced = strays
+        .iter()
+        .filter_map(Message::vacated)
+        .any(|gone| gone.overlaps(range));
+    if moved > 0 && is_replaced {
+        return Err(HandError::Lost);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { hand.take(into, moved) }?;
+    if result != Err(Errno::INVAL) || end.is_err() {
+        return Ok(((moved, result.map_err(evict_error)), end));
+    }
+    // It is not writable, or locked.
+    let first = range.start.plus(u64::from(moved));
+    let mapping = hand.residency.mappings();
+    let mapping = mapping.and_then(|mappings| mappings.containing(first));
+    let rest = PageRange::new(first, range.count - u64::from(moved));
+    let Some(rest) = mapping.and_then(|mapping| mapping.common(rest)) else {
+        return Ok(((moved, Err(EvictError::Again)), end));
+    };
+    let present = hand.residency.pages_in(rest).unwrap_or_default();
+    let present = (rest.start.0..)
+        .zip(&present)
+        .take_while(|(at, page)| *at == page.0);
+    let rest = PageRange::new(rest.start, present.count() as u64);
+    if rest.count == 0 {
+        return Ok(((moved, Err(EvictError::Absent)), end));
+    }
+    let into = into + (u64::from(moved) << PAGE_SHIFT);
+    // SAFETY: the caller's promise.
+    let ((more, result), end) = unsafe { hand.take_unmovable(context, rest, into, strays) }?;
+    let result = result.map_err(|error| match error {
+        // It is changing, or not one mapping any more.
+        Errno::AGAIN | Errno::FAULT => EvictError::Again,
+        _ => EvictError::Fixed,
+    });
+    Ok(((moved + more, result), end))
 }

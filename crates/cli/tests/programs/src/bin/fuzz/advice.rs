@@ -24,9 +24,11 @@ impl Worker<'_> {
         let Some(range) = self.space.pick_where(random, Page::is_mapped) else {
             return Ok(());
         };
-        let (protection, bits) = match random.below(4) {
+        let (protection, bits) = match random.below(6) {
             0 => (Protection::None, calls::NONE),
             1 => (Protection::Read, calls::READ),
+            2 => (Protection::ReadExecute, calls::READ | libc::PROT_EXEC),
+            3 => (Protection::All, calls::READ_WRITE | libc::PROT_EXEC),
             _ => (Protection::ReadWrite, calls::READ_WRITE),
         };
         let (address, length) = self.bounds(&range);
@@ -233,7 +235,7 @@ impl Worker<'_> {
     /// Punches a hole into shared memory, for all mappings of it; other memory refuses that.
     fn remove(&mut self, random: &mut Random) -> Result<(), Failure> {
         let is = |page: &Page| {
-            page.is_shared() && !page.is_locked && page.protection == Protection::ReadWrite
+            page.is_shared() && !page.is_locked && page.protection >= Protection::ReadWrite
         };
         let Some(range) = self.space.pick_where(random, is) else {
             let Some(range) = self.space.pick_where(random, Page::is_anonymous) else {

@@ -23,7 +23,9 @@ pub(crate) enum Backing {
 pub(crate) enum Protection {
     None,
     Read,
+    ReadExecute,
     ReadWrite,
+    All,
 }
 
 /// The operations on a page that a failure tells of.
@@ -79,7 +81,7 @@ impl Page {
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        self.is_readable() && self.protection == Protection::ReadWrite
+        self.is_readable() && self.protection >= Protection::ReadWrite
     }
 
     /// The page's attributes and place go; its history stays.
