@@ -419,7 +419,10 @@ impl Drop for Running {
 /// arguments here.
 #[track_caller]
 pub(crate) fn expect_pattern(run: Run, operations: &str, seed: &str) -> Finished {
-    let phases = "touch,calls,discard,remap,unmap,protect,heap,fork";
+    let phases = sized(
+        "touch,calls,discard,remap,unmap,protect,heap,fork",
+        "touch,calls,fork",
+    );
     let run = run
         .arguments(["--bytes", sized("256MiB", "20MiB")])
         .arguments(["--operations", sized("30000", operations)])
