@@ -6,7 +6,7 @@ use legato_base::Bytes;
 use legato_base::wire::control::{ADDRESS_SIZE, NODES_MAX};
 use legato_verbs::{Address, AddressError, UnresolvedAddress};
 use std::ffi::OsString;
-use std::net::ToSocketAddrs as _;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
 mod bench;
@@ -340,10 +340,21 @@ fn node_address(text: &str) -> Result<Address, String> {
     if text.len() > ADDRESS_SIZE {
         return Err(format!("longer than {ADDRESS_SIZE} bytes"));
     }
-    match text.parse() {
-        Ok(address) => Ok(address),
-        Err(AddressError::Unresolved(name)) => resolve(&name),
-        Err(error) => Err(error.to_string()),
+    let address = match text.parse() {
+        Ok(address) => address,
+        Err(AddressError::Unresolved(name)) => resolve(&name)?,
+        Err(error) => return Err(error.to_string()),
+    };
+    match address.place() {
+        Some(SocketAddr::V6(place))
+            if place.ip().is_unicast_link_local() && place.scope_id() == 0 =>
+        {
+            let ip = place.ip();
+            Err(format!(
+                "{ip} is an address of each link: name the interface too, as in [{ip}%eth0]"
+            ))
+        }
+        _ => Ok(address),
     }
 }
 
@@ -366,7 +377,7 @@ fn resolve(name: &UnresolvedAddress) -> Result<Address, String> {
     let first = found
         .next()
         .ok_or_else(|| format!("{host} has no address"))?;
-    Ok(name.resolve(first.ip()))
+    Ok(name.resolve(first))
 }
 
 #[cfg(test)]
@@ -384,6 +395,17 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_address_of_a_link_has_an_interface() {
+        let lo = node_address("roce://[fe80::1%lo]").unwrap().to_string();
+        assert_eq!(lo, "roce://[fe80::1%1]:4791");
+        assert_eq!(node_address("[fe80::1%1]:1").unwrap().to_string(), "[fe80::1%1]:1");
+        let alone = node_address("roce+tcp://[fe80::1]:1").unwrap_err();
+        assert!(alone.ends_with("name the interface too, as in [fe80::1%eth0]"), "{alone}");
+        let unknown = node_address("roce://[fe80::1%none]").unwrap_err();
+        assert!(unknown.contains("fe80::1%none"), "{unknown}");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{Ipv6Addr, SocketAddr};
 use core::str::FromStr;
 
 /// UDP port of RoCEv2 (annex A17.3.2). Over TCP the same number is used where none is given.
@@ -84,9 +84,10 @@ pub struct UnresolvedAddress {
 }
 
 impl UnresolvedAddress {
-    /// The address, when the host is known to be at `host`.
-    pub fn resolve(&self, host: IpAddr) -> Address {
-        self.scheme.at(SocketAddr::new(host, self.port))
+    /// The address, when the host is known to be at `host`, whose port does not matter.
+    pub fn resolve(&self, mut host: SocketAddr) -> Address {
+        host.set_port(self.port);
+        self.scheme.at(host)
     }
 }
 
@@ -131,13 +132,22 @@ impl IpScheme {
             return Ok(self.at(address));
         }
         let bad = || AddressError::BadHost(text.to_string());
-        let (host, port) = match text.split_once(':') {
-            Some((host, port)) => (host, port.parse().map_err(|_| bad())?),
-            None => (text, ROCE_PORT),
+        let (host, rest) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+            Some((host, rest)) if has_interface_name(host) => (host, rest),
+            Some(_) => return Err(bad()),
+            None => {
+                let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
+                if !is_host_name(host) {
+                    return Err(bad());
+                }
+                (host, rest)
+            }
         };
-        if !is_host_name(host) {
-            return Err(bad());
-        }
+        let port = match rest.strip_prefix(':') {
+            Some(port) => port.parse().map_err(|_| bad())?,
+            None if rest.is_empty() => ROCE_PORT,
+            None => return Err(bad()),
+        };
         Err(AddressError::Unresolved(UnresolvedAddress {
             scheme: self,
             host: host.to_string(),
@@ -184,10 +194,36 @@ fn is_host_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
 }
 
+/// An IPv6 address and, after `%`, the name of the interface that it is reached by (RFC 4007, 11).
+fn has_interface_name(text: &str) -> bool {
+    text.split_once('%').is_some_and(|(address, name)| {
+        let is_part = |byte: u8| byte.is_ascii_graphic() && !b"/:".contains(&byte);
+        address.parse::<Ipv6Addr>().is_ok()
+            && (1..=INTERFACE_NAME_MAX).contains(&name.len())
+            && name.bytes().all(is_part)
+    })
+}
+
+/// Longest name of a network interface (IFNAMSIZ less its final zero, netdevice(7)).
+const INTERFACE_NAME_MAX: usize = 15;
 /// Longest name of the domain name system, as text.
 const HOST_NAME_MAX: usize = 253;
 /// Longest name of a Unix socket (`sun_path` less its final zero, unix(7)).
 const UNIX_NAME_MAX: usize = 107;
+
+impl Address {
+    /// IP address and port, or IP address and service, of those that have them.
+    pub const fn place(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Roce(place)
+            | Self::RoceService(place)
+            | Self::RoceTcp(place)
+            | Self::Verbs(place)
+            | Self::Any(place) => Some(*place),
+            Self::Shm(_) | Self::Sim(_) | Self::VerbsPort(_) => None,
+        }
+    }
+}
 
 impl FromStr for Address {
     type Err = AddressError;
@@ -298,8 +334,39 @@ mod tests {
             let Err(AddressError::Unresolved(name)) = text.parse::<Address>() else {
                 panic!("{text} is a name");
             };
-            let host = [10, 0, 0, 9].into();
+            let host = ([10, 0, 0, 9], 1).into();
             assert_eq!(name.resolve(host).to_string(), at);
+        }
+    }
+
+    #[test]
+    fn an_interface_has_a_name() {
+        for (text, host, at) in [
+            (
+                "roce://[fe80::1%eth0]",
+                "fe80::1%eth0",
+                "roce://[fe80::1%7]:4791",
+            ),
+            (
+                "roce+tcp://[fe80::1%br-0.5]:99",
+                "fe80::1%br-0.5",
+                "roce+tcp://[fe80::1%7]:99",
+            ),
+            (
+                "roce://[fe80::1%eth0]/7000",
+                "fe80::1%eth0",
+                "roce://[fe80::1%7]/7000",
+            ),
+            ("[fe80::1%eth0]:1", "fe80::1%eth0", "[fe80::1%7]:1"),
+        ] {
+            let Err(AddressError::Unresolved(name)) = text.parse::<Address>() else {
+                panic!("{text} has a name");
+            };
+            assert_eq!(name.host, host);
+            assert_eq!(
+                name.resolve("[fe80::1%7]:5".parse().unwrap()).to_string(),
+                at
+            );
         }
     }
 
@@ -321,6 +388,13 @@ mod tests {
             "roce://::1",
             "roce://a b",
             "roce://[::1",
+            "roce://[fe80::1%]",
+            "roce://[fe80::1%a/b]",
+            "roce://[fe80::1%sixteen_letters_]",
+            "roce://[fe80::1%eth0]4791",
+            "roce://[fe80::1%eth0]:4791/7000",
+            "roce://[10.0.0.1%eth0]",
+            "roce://[node%eth0]",
             "roce://10.0.0.1/",
             "roce://10.0.0.1/0",
             "roce://10.0.0.1/65536",

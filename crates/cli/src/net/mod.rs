@@ -66,22 +66,30 @@ impl Device {
 
     fn of_interface(interface: &Interface, taken: &Taken) -> Self {
         let ip = interface.ip();
+        let at = |port| {
+            let mut place = SocketAddr::new(ip, port);
+            if let SocketAddr::V6(place) = &mut place
+                && ip_is_of_a_link(ip)
+            {
+                place.set_scope_id(interface.index.unwrap_or(0));
+            }
+            place
+        };
         let mtu = mtu_of(&interface.name);
-        let state = obstacle(ip, &interface.oper_status).map_or_else(
+        let state = obstacle(&interface.oper_status).map_or_else(
             || {
-                let place = Address::Roce(SocketAddr::new(ip, 0));
-                let opened = RoceProvider::open(&place).map(drop);
+                let opened = RoceProvider::open(&Address::Roce(at(0))).map(drop);
                 opened
                     .map_err(|error| refusal(&error))
                     .and_then(|()| worth(ip, mtu))
-                    .map(|worth| worth + &beside(ip, taken))
+                    .map(|worth| worth + &beside(at(ROCE_PORT), taken))
             },
             Err,
         );
         Self {
             provider: "roce",
             interface: Some(interface.name.clone()),
-            address: Some(Address::Roce(SocketAddr::new(ip, ROCE_PORT))),
+            address: Some(Address::Roce(at(ROCE_PORT))),
             state,
         }
     }
@@ -110,14 +118,12 @@ impl Device {
     }
 }
 
+fn ip_is_of_a_link(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
 /// What keeps an address from being used, before anything is tried.
-fn obstacle(ip: IpAddr, status: &IfOperStatus) -> Option<String> {
-    let has_scope = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    if has_scope {
-        return Some(
-            "a link-local address means another machine on each link; use a global one".into(),
-        );
-    }
+fn obstacle(status: &IfOperStatus) -> Option<String> {
     // All that is known on Linux is whether the interface runs.
     (*status != IfOperStatus::Up)
         .then(|| "it is down or has no link: ip link set NAME up, and look at the cable".into())
@@ -134,6 +140,8 @@ fn refusal(error: &VerbsError) -> String {
 fn worth(ip: IpAddr, mtu: Option<u32>) -> Result<String, String> {
     let scope = if ip.is_loopback() {
         "this machine only; "
+    } else if ip_is_of_a_link(ip) {
+        "machines of this link, each with the interface of its own behind %; "
     } else {
         ""
     };
@@ -156,14 +164,17 @@ fn worth(ip: IpAddr, mtu: Option<u32>) -> Result<String, String> {
 }
 
 /// What to do where somebody has the port that a node listens at if none is named.
-fn beside(ip: IpAddr, taken: &Taken) -> String {
-    match taken.free_from(ip, ROCE_PORT) {
+fn beside(mut place: SocketAddr, taken: &Taken) -> String {
+    match taken.free_from(place.ip(), place.port()) {
         None | Some(ROCE_PORT) => String::new(),
-        Some(port) => format!(
-            "; UDP port {ROCE_PORT} is in use, by a memory node, a program with an RDMA device or the kernel's \
-             rdma_rxe: another node listens at {}",
-            Address::Roce(SocketAddr::new(ip, port))
-        ),
+        Some(port) => {
+            place.set_port(port);
+            format!(
+                "; UDP port {ROCE_PORT} is in use, by a memory node, a program with an RDMA device or the kernel's \
+                 rdma_rxe: another node listens at {}",
+                Address::Roce(place)
+            )
+        }
     }
 }
 
@@ -199,23 +210,18 @@ mod tests {
         assert!(worth(ip, Some(200)).unwrap_err().contains("mtu 1500"));
         let loopback = worth("::1".parse().unwrap(), Some(65536)).unwrap();
         assert!(loopback.starts_with("this machine only"));
+        let local = worth("fe80::1".parse().unwrap(), Some(1500)).unwrap();
+        assert!(local.starts_with("machines of this link"));
     }
 
     #[test]
     fn what_is_in_the_way_is_said() {
-        let ip: IpAddr = "192.0.2.1".parse().unwrap();
         assert!(
-            obstacle(ip, &IfOperStatus::Unknown)
+            obstacle(&IfOperStatus::Unknown)
                 .unwrap()
                 .contains("ip link set")
         );
-        assert_eq!(obstacle(ip, &IfOperStatus::Up), None);
-        let local: IpAddr = "fe80::1".parse().unwrap();
-        assert!(
-            obstacle(local, &IfOperStatus::Up)
-                .unwrap()
-                .contains("link-local")
-        );
+        assert_eq!(obstacle(&IfOperStatus::Up), None);
         assert!(buffer_hint(Some("212992\n")).is_some());
         assert_eq!(buffer_hint(Some("8388608")), None);
         assert_eq!(buffer_hint(None), None);

@@ -114,6 +114,19 @@ fn a_program_keeps_its_pattern_over_a_stream() {
     assert!(node.terminate().success());
 }
 
+/// Lost: an interface had no name, and a number of an interface was forgotten on the way.
+#[test]
+fn hosts_that_have_addresses_of_their_link_alone_reach_each_other() {
+    let hosts = Hosts::joined(MTU);
+    hosts.leave_addresses_of_the_link();
+    for address in ["roce://[fe80::1%cable]", "roce+tcp://[fe80::1%cable]:4800"] {
+        let node = hosts.server.node("512MiB", address);
+        keeps_its_pattern(&hosts, address);
+        hosts.expect_nothing_left(address);
+        assert!(node.terminate().success());
+    }
+}
+
 /// Without a scheme a node is there for both, and whoever uses it takes UDP if that gets through.
 #[test]
 fn an_address_without_a_scheme_is_reached_over_udp_and_else_over_tcp() {

@@ -121,7 +121,7 @@ impl IbverbsProvider {
         match peer {
             Address::Verbs(place) => {
                 let source = crate::roce::source_towards(*place)?;
-                Self::open(&Address::Verbs(SocketAddr::new(source, 0)))
+                Self::open(&Address::Verbs(source))
             }
             other => Self::open(other),
         }

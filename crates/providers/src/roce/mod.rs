@@ -118,12 +118,16 @@ impl RoceProvider {
             ports.watch(descriptor)?;
         }
         let port = match local.port() {
-            0 => ports.open_any(kind, local.ip(), &mut random),
+            0 => ports.open_any(kind, local, &mut random),
             _ => ports.at(kind, local),
         }?;
         let own = ports.local_address(port).unwrap_or(local);
         let mut peers = Peers::default();
-        let gid = peers.gid(port, own).unwrap_or_else(|| gid_of(own));
+        // Devices are told the address that they see, whatever its scope.
+        let gid = match own.port() {
+            ROCE_PORT => gid_of(own),
+            _ => peers.gid(port, own).unwrap_or_else(|| gid_of(own)),
+        };
         let configuration = Configuration {
             name: "roce",
             port: LocalPort {
@@ -176,12 +180,15 @@ impl RoceProvider {
     /// port 4791 of the own address: [`VerbsError::AddressInUse`].
     pub fn open_towards(peer: &Address, keys: Option<&Keyring>) -> Result<Self, VerbsError> {
         let (_, address) = place_of(peer)?;
-        let own = source_towards(address)?;
+        let mut own = source_towards(address)?;
         let local = match peer {
-            Address::RoceTcp(_) => Address::RoceTcp(SocketAddr::new(own, 0)),
+            Address::RoceTcp(_) => Address::RoceTcp(own),
             // Devices answer to this port, whatever port they are asked from.
-            Address::RoceService(_) => Address::Roce(SocketAddr::new(own, ROCE_PORT)),
-            _ => Address::Roce(SocketAddr::new(own, 0)),
+            Address::RoceService(_) => {
+                own.set_port(ROCE_PORT);
+                Address::Roce(own)
+            }
+            _ => Address::Roce(own),
         };
         Self::open_with(&local, keys)
     }

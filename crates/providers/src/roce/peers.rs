@@ -24,25 +24,30 @@ const NUMBERED_MAX: usize = 1 << 14;
 /// Peers as the adapter and as the sockets know them.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    /// An IPv6 address fills a GID, so peers with a port of their own get a number.
+    /// An IPv6 address fills a GID, so peers with a port of their own, or on one link of several, get a
+    /// number.
     numbers: BTreeMap<(PortIndex, SocketAddr), u64>,
     numbered: BTreeMap<u64, (PortIndex, SocketAddr)>,
     last: u64,
 }
 
 /// Where the sender of a packet is to be answered.
-pub(super) fn answer_to(source: SocketAddr) -> SocketAddr {
-    let port = match source.port() {
-        FIRST_FLOW_PORT.. => ROCE_PORT,
-        own => own,
-    };
-    SocketAddr::new(source.ip(), port)
+pub(super) fn answer_to(mut source: SocketAddr) -> SocketAddr {
+    if source.port() >= FIRST_FLOW_PORT {
+        source.set_port(ROCE_PORT);
+    }
+    source
+}
+
+/// A link-local address is one machine's on each link, which a GID does not tell.
+fn has_scope(address: SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0)
 }
 
 impl Peers {
     /// The GID of a peer; None if there are too many.
     pub(super) fn gid(&mut self, port: PortIndex, peer: SocketAddr) -> Option<Gid> {
-        if port == 0 && peer.port() == ROCE_PORT {
+        if port == 0 && peer.port() == ROCE_PORT && !has_scope(peer) {
             return Some(gid_of(peer));
         }
         let mut bytes = [0; 16];

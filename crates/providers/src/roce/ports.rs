@@ -103,8 +103,9 @@ impl Ports {
     ) -> Result<PortIndex, VerbsError> {
         let own = source_towards(peer)?;
         let fits = |port: &Port| {
-            let local = port.carrier.local_address().ip();
-            let are_loopback = own.is_loopback() && local.is_loopback();
+            let mut local = port.carrier.local_address();
+            local.set_port(0);
+            let are_loopback = own.ip().is_loopback() && local.ip().is_loopback();
             port.kind == kind && (local == own || are_loopback && local.is_ipv4() == own.is_ipv4())
         };
         match self.find(fits) {
@@ -113,18 +114,19 @@ impl Ports {
         }
     }
 
-    /// A port that nobody has, below those that stand for flows.
+    /// A port of an address that nobody has, below those that stand for flows.
     pub(super) fn open_any(
         &mut self,
         kind: Kind,
-        own: IpAddr,
+        mut own: SocketAddr,
         random: &mut Random,
     ) -> Result<PortIndex, VerbsError> {
         let choices = u64::from(FIRST_FLOW_PORT - FIRST_OWN_PORT);
         let mut error = VerbsError::AddressInUse;
         for _ in 0..TRIES {
             let port = FIRST_OWN_PORT + random.below(choices) as u16;
-            match self.open(kind, SocketAddr::new(own, port)) {
+            own.set_port(port);
+            match self.open(kind, own) {
                 Err(VerbsError::AddressInUse) => error = VerbsError::AddressInUse,
                 other => return other,
             }
@@ -326,9 +328,9 @@ impl Port {
     }
 }
 
-/// The own address from which the system sends to a peer (`connect` on a datagram socket sends
-/// nothing, udp(7)).
-pub(crate) fn source_towards(peer: SocketAddr) -> Result<IpAddr, VerbsError> {
+/// The own address from which the system sends to a peer, with port 0 (`connect` on a datagram socket
+/// sends nothing, udp(7)).
+pub(crate) fn source_towards(peer: SocketAddr) -> Result<SocketAddr, VerbsError> {
     let socket = net::socket_with(
         family_of(peer),
         SocketType::DGRAM,
@@ -338,8 +340,9 @@ pub(crate) fn source_towards(peer: SocketAddr) -> Result<IpAddr, VerbsError> {
     .map_err(system("socket"))?;
     net::connect(&socket, &peer).map_err(system("find a route"))?;
     let name = net::getsockname(&socket).map_err(system("getsockname"))?;
-    let own = SocketAddr::try_from(name).map_err(system("getsockname"))?;
-    Ok(own.ip())
+    let mut own = SocketAddr::try_from(name).map_err(system("getsockname"))?;
+    own.set_port(0);
+    Ok(own)
 }
 
 fn refused(error: CarrierError) -> VerbsError {

@@ -50,6 +50,16 @@ impl Hosts {
         hosts
     }
 
+    /// They have no addresses but those of their link, fe80::1 and fe80::2, as on a cable between two machines
+    /// without any configuration.
+    pub(crate) fn leave_addresses_of_the_link(&self) {
+        for (host, address) in [(&self.server, "fe80::1/64"), (&self.client, "fe80::2/64")] {
+            host.ip(&["address", "flush", "dev", "cable", "scope", "global"]);
+            // Otherwise it may be used only after it was asked for all over the link for a second.
+            host.ip(&["address", "add", address, "dev", "cable", "nodad"]);
+        }
+    }
+
     /// Nothing gets from one to the other, and neither host is told: all frames get TC_ACT_STOLEN
     /// (tc-bpf(8)).
     pub(crate) fn cut_cable(&self) {

@@ -62,7 +62,8 @@ impl Sockets {
         while self.others.len() < wanted
             && let Some(port) = tries.next()
         {
-            let place = SocketAddr::new(self.main.address.ip(), FIRST_FLOW_PORT + port);
+            let mut place = self.main.address;
+            place.set_port(FIRST_FLOW_PORT + port);
             match Socket::open(place, &self.options, ERRORS_BUFFER) {
                 Ok(socket) => self.others.push(socket),
                 Err(CarrierError::System {

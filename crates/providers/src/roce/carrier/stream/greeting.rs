@@ -120,8 +120,15 @@ impl StreamCarrier {
             }
             (true, None) => None,
         };
-        // The address in it is the one that the stream comes from.
+        // The address in it is the one that the stream comes from, as whoever connects knows it: of its
+        // links nothing is said.
         let preamble = preamble.filter(|preamble| gid_of(preamble.address) == gid_of(from));
+        let preamble = preamble.map(|mut preamble| {
+            let port = preamble.address.port();
+            preamble.address = from;
+            preamble.address.set_port(port);
+            preamble
+        });
         self.taken(token, preamble)
     }
 
