@@ -401,9 +401,15 @@ mod tests {
     fn an_address_of_a_link_has_an_interface() {
         let lo = node_address("roce://[fe80::1%lo]").unwrap().to_string();
         assert_eq!(lo, "roce://[fe80::1%1]:4791");
-        assert_eq!(node_address("[fe80::1%1]:1").unwrap().to_string(), "[fe80::1%1]:1");
+        assert_eq!(
+            node_address("[fe80::1%1]:1").unwrap().to_string(),
+            "[fe80::1%1]:1"
+        );
         let alone = node_address("roce+tcp://[fe80::1]:1").unwrap_err();
-        assert!(alone.ends_with("name the interface too, as in [fe80::1%eth0]"), "{alone}");
+        assert!(
+            alone.ends_with("name the interface too, as in [fe80::1%eth0]"),
+            "{alone}"
+        );
         let unknown = node_address("roce://[fe80::1%none]").unwrap_err();
         assert!(unknown.contains("fe80::1%none"), "{unknown}");
     }

@@ -30,7 +30,7 @@ pub use engine::{
     IdlePollLog, Incoming, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, Round,
     SpaceEvent, SpinLog, Stuck,
 };
-pub use far::{FarShortage, FrameBuffer, NodeEnd, NodeIndex};
+pub use far::{FarShortage, FrameBuffer, NodeEnd, NodeIndex, NodePlace};
 pub use frames::FrameIndex;
 pub use kernel::{
     Charge, Departure, EvictError, FillError, FrameMemory, Kernel, PageRange, SpaceId, SpacePage,

@@ -25,13 +25,13 @@ mod supervisor;
 
 use alloc::string::{String, ToString};
 pub use supervisor::{
-    ADDRESS_SIZE, NODES_MAX, ORDER_SIZE, SupervisorMessage, WELCOME_SIZE, Welcome,
+    ADDRESS_SIZE, NODES_MAX, NodeSet, ORDER_SIZE, SupervisorMessage, WELCOME_SIZE, Welcome,
 };
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Goes up with every change of a layout in this module.
-pub const CONTROL_VERSION: u32 = 7;
+pub const CONTROL_VERSION: u32 = 8;
 /// Enough for a sentence that names a node, whose address may be the path of a socket (108 bytes).
 const TEXT_SIZE: usize = 464;
 const MAGIC_AGENT: u32 = u32::from_le_bytes(*b"LGag");

@@ -78,6 +78,16 @@ impl StatusError {
         }
     }
 
+    /// Nobody who could be a node is there, as far as this side knows.
+    pub(crate) fn is_absence(&self) -> bool {
+        use ConnectError::{Rejected, Unreachable};
+        match self {
+            Self::Connect(Unreachable(UnreachableReason::PermissionDenied)) => false,
+            Self::Connect(Rejected(RejectReason::InvalidServiceId)) => true,
+            other => other.is_silence(),
+        }
+    }
+
     /// What to do about it: the end of a message.
     fn advice(&self) -> &'static str {
         use ConnectError::{Incompatible, Rejected, Unreachable};

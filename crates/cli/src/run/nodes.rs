@@ -10,6 +10,7 @@ use crate::own_process::{OwnProcess, wait_readable};
 use legato_base::Bytes;
 use legato_base::secret::{Keyring, RunKey};
 use legato_base::timeouts::{NODE_ANSWER, NODE_START, NODE_STOP};
+use legato_base::wire::control::NodeSet;
 use legato_verbs::Address;
 use rustix::process::{Pid, Signal};
 use std::io::Read as _;
@@ -56,9 +57,24 @@ impl Nodes {
         let key = arguments.secret.new_run(&arguments.nodes)?;
         let keys = key.clone().map(Keyring::One);
         let mut list = Vec::new();
+        let mut absent = Vec::new();
         for asked in &arguments.nodes {
-            let (address, _) = node::status::find(asked, keys.as_ref(), NODE_ANSWER)
-                .map_err(|error| error.failure(asked, &arguments.secret))?;
+            let found = node::status::find(asked, keys.as_ref(), NODE_ANSWER);
+            let address = match found {
+                Ok((address, _)) => address,
+                Err(error) => {
+                    let failure = error.failure(asked, &arguments.secret);
+                    if !error.is_absence() {
+                        return Err(failure);
+                    }
+                    absent.push(failure);
+                    list.push(Node {
+                        lost: true,
+                        ..Node::new(asked.clone(), None)
+                    });
+                    continue;
+                }
+            };
             if matches!((asked, &address), (Address::Any(_), Address::RoceTcp(_)))
                 && !arguments.quiet
             {
@@ -69,6 +85,13 @@ impl Nodes {
             }
             list.push(Node::new(address, None));
         }
+        let all_are = absent.len() == list.len();
+        for failure in absent {
+            if all_are {
+                return Err(failure);
+            }
+            tell(format_args!("{}; the run begins without it", failure.text));
+        }
         Ok(Self { list, key })
     }
 
@@ -77,6 +100,12 @@ impl Nodes {
             .iter()
             .map(|node| node.address.to_string())
             .collect()
+    }
+
+    pub(crate) fn lost(&self) -> NodeSet {
+        let nodes = self.list.iter().enumerate();
+        let lost = nodes.filter(|(_, node)| node.lost);
+        lost.map(|(index, _)| index).collect()
     }
 
     /// Of the nodes that were started here.

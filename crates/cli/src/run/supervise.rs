@@ -500,6 +500,7 @@ impl Supervisor {
             share_bytes,
             client: drawn.expect("invariant: getrandom(2) does not fail once it has worked"),
             nodes: self.helpers.nodes.addresses(),
+            lost: self.helpers.nodes.lost(),
             key: self.helpers.nodes.key.clone(),
         };
         TakenOn {
@@ -558,13 +559,21 @@ impl Supervisor {
                 let Some(node) = self.helpers.nodes.list.get_mut(node as usize) else {
                     return;
                 };
-                node.lost = true;
+                let was_lost = std::mem::replace(&mut node.lost, true);
                 node.pages_lost += pages;
-                tell(format_args!(
-                    "memory node {} is lost: {text}; {pages} pages of {program} had their only copy there, and \
-                     whoever touches them gets SIGBUS; see what became of the node, or of the way to it",
-                    node.address
-                ));
+                let address = &node.address;
+                if pages > 0 {
+                    tell(format_args!(
+                        "memory node {address} is lost: {text}; {pages} pages of {program} had their only copy \
+                         there, and whoever touches them gets SIGBUS; see what became of the node, or of the way \
+                         to it"
+                    ));
+                } else if !was_lost {
+                    tell(format_args!(
+                        "memory node {address} is lost: {text}; nothing of {program} was there, and the other \
+                         nodes are used; see what became of the node, or of the way to it"
+                    ));
+                }
             }
             Notice::AgentDied => {
                 tell(format_args!(

@@ -35,7 +35,9 @@ fn counts(run: &Finished) -> [u64; 3] {
 
 /// One line names the node and how many pages went with it.
 fn expect_message(run: &Finished, node: &Node) {
-    run.expect_told("memory node ADDR is lost");
+    run.expect_told(
+        "memory node ADDR is lost: REASON; N pages of PROG (PID) had their only copy there,",
+    );
     let says = |line: &&str| line.contains(&node.address) && line.contains("pages");
     let line = run.stderr.lines().find(says);
     let line = line.unwrap_or_else(|| panic!("nothing names {}: {}", node.address, run.stderr));
@@ -89,6 +91,61 @@ fn pages_at_another_node_are_not_lost() {
     let [right, lost, wrong] = counts(&run);
     assert_eq!((right + lost, wrong), (PAGES, 0));
     assert!(!run.stderr.contains(&other.address), "{}", run.stderr);
+}
+
+/// A shell that waits for a line, and then lets programs fill and check more memory than the cache, one after the
+/// other.
+fn waiting_shell(nodes: &str, programs: &str) -> Running {
+    let command = format!(
+        "echo ready; read line; for n in {programs}; do \"$0\" --bytes 24MiB --operations 100 --seed $n --phase \
+         touch || exit; done"
+    );
+    let pattern = test_program("pattern");
+    let run = Run::far("bash")
+        .arguments(["-c".as_ref(), command.as_ref(), pattern.as_os_str()])
+        .option("--nodes", nodes)
+        .cache_mib(12)
+        .start();
+    run.wait_for_output("ready\n");
+    run
+}
+
+/// They have, all of them, on far memory.
+fn expect_all_right(mut run: Running, programs: usize) -> Finished {
+    run.write(b"\n");
+    let run = run.finish().expect_code(0).expect_far_pages();
+    let output = run.output();
+    let right = output.lines().filter(|line| line.ends_with(" 0 wrong"));
+    assert_eq!(right.count(), programs, "{output}");
+    assert_eq!(run.stat("processes_local"), 0);
+    run
+}
+
+/// Lost: they ran without far memory and without a limit.
+#[test]
+fn programs_that_start_after_a_node_is_lost_use_the_others() {
+    let mut node = Node::start("256MiB");
+    let other = Node::start("256MiB");
+    let run = waiting_shell(&format!("{},{}", node.address, other.address), "1 2 3");
+    node.kill();
+    let run = expect_all_right(run, 3);
+    run.expect_told("memory node ADDR is lost: REASON; nothing of PROG (PID) was there,");
+    let told = run.stderr.matches("is lost").count();
+    assert_eq!(told, 1, "{}", run.stderr);
+}
+
+/// Lost: one node that was not there was a reason to start nothing.
+#[test]
+fn a_run_begins_without_a_node_that_is_not_there_and_uses_it_when_it_is() {
+    let other = Node::start("8MiB");
+    let absent = Node::unused_address();
+    let run = waiting_shell(&format!("{absent},{}", other.address), "1");
+    run.wait_for_message("the run begins without it");
+    let node = Node::start_at("256MiB", &absent);
+    let run = expect_all_right(run, 1);
+    run.expect_told("memory node ADDR: REASON; the run begins without it");
+    assert!(!run.stderr.contains("is lost"), "{}", run.stderr);
+    assert!(node.terminate().success());
 }
 
 /// Changes a bit of every page that the node has, as bad memory would, and returns how many.

@@ -261,7 +261,9 @@ fn v_39_a_link_that_stays_down_is_named() {
     running.write(b"go\n");
     let run = running.finish();
     assert_eq!(run.code(), Some(128 + 7), "{}", run.stderr);
-    run.expect_told("memory node ADDR is lost");
+    run.expect_told(
+        "memory node ADDR is lost: REASON; N pages of PROG (PID) had their only copy there,",
+    );
     let why = "this machine does not have the connection's address any more";
     assert!(run.stderr.contains(why), "{}", run.stderr);
     hosts.client.set_link_up();

@@ -39,8 +39,8 @@ use crate::prefetch::Prefetcher;
 use crate::replacement::Replacement;
 use crate::table::PageTable;
 use crate::{
-    Budget, FarShortage, FrameBuffer, FrameIndex, Kernel, NodeEnd, NodeIndex, PageRange, SpaceId,
-    SpacePage,
+    Budget, FarShortage, FrameBuffer, FrameIndex, Kernel, NodeEnd, NodeIndex, NodePlace, PageRange,
+    SpaceId, SpacePage,
 };
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -53,7 +53,7 @@ use legato_base::wire::slot::SlotMismatch;
 use legato_base::wire::stats::{AgentCounters, StatsPage};
 use legato_base::{Bytes, ClientId, Duration, PageNumber, Time};
 use legato_fabric::{ConnectError, Fabric, OperationId};
-use legato_verbs::{Address, Provider};
+use legato_verbs::Provider;
 pub use limit::PagerUsage;
 use memory::LocalMemory;
 use operation::Operation;
@@ -68,7 +68,7 @@ pub struct PagerConfig {
     pub client: ClientId,
     /// Limit of local memory.
     pub cache: Bytes,
-    pub nodes: Vec<Address>,
+    pub nodes: Vec<NodePlace>,
 }
 
 /// The fabric, the provider under it, and the time: what a turn works with.
@@ -356,6 +356,11 @@ impl<K: Kernel> Pager<K> {
             self.ready_reported = true;
             self.events.push_back(PagerEvent::Ready);
         }
+    }
+
+    /// True while some node has neither opened nor failed.
+    pub fn is_connecting(&self) -> bool {
+        self.store.connecting()
     }
 
     /// Nodes that are lost or never opened.

@@ -9,7 +9,7 @@ mod spare;
 
 pub use buffer::FrameBuffer;
 pub(crate) use extents::{ExtentUse, Extents};
-pub use nodes::{FarShortage, NodeEnd, NodeIndex};
+pub use nodes::{FarShortage, NodeEnd, NodeIndex, NodePlace};
 pub(crate) use nodes::{FarStore, StoreEvent};
 
 /// Slots of an extent: 8 MiB of pages.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use legato_base::timeouts::{CONNECT, NODE_REQUEST};
 use legato_base::wire::node::{NodeRefusal, NodeReply, NodeRequest, NodeWireError};
 use legato_base::{Bytes, ClientId, ExtentId, Time};
-use legato_fabric::{CallId, ConnectError, ConnectionId, FabricEvent, ResetCause};
+use legato_fabric::{CallId, ConnectError, ConnectionId, FabricEvent, Refused, ResetCause};
 use legato_verbs::{Address, Prepared, RemoteAddress, UnreachableReason};
 
 /// A memory node, by its place in the configuration.
@@ -36,13 +36,22 @@ enum NodeState {
     Lost,
 }
 
+impl NodeState {
+    const fn is_starting(&self) -> bool {
+        matches!(self, Self::Connecting { .. } | Self::Opening { .. })
+    }
+}
+
 /// How far the pager is with one more extent of a node.
 #[derive(Debug)]
 enum Growth {
     None,
+    /// If the answer is late the node counts as full; what it grants then is used all the same, because
+    /// nobody else can give that back.
     Asking {
         call: CallId,
         slots: u32,
+        late_from: Time,
     },
     /// It is granted, and not used before requests for it start at once (P-101): a page that is waited for
     /// would wait for that too.
@@ -55,6 +64,14 @@ struct Grant {
     extent: ExtentId,
     place: RemoteAddress,
     slots: u32,
+}
+
+/// A memory node that a client is to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePlace {
+    pub address: Address,
+    /// Others have lost it: it is tried, and not waited for.
+    pub was_lost: bool,
 }
 
 /// What happened at a node.
@@ -105,9 +122,13 @@ pub enum NodeEnd {
 pub(crate) struct FarStore {
     client: ClientId,
     nodes: Vec<NodeState>,
+    /// Those that nobody waits for.
+    were_lost: Vec<bool>,
     /// Why a node could not be connected to.
     failures: Vec<Option<ConnectError>>,
     pub(crate) extents: Extents,
+    /// To be given back when there is a credit for it.
+    returning: Vec<(NodeIndex, ExtentId)>,
     spare: Spare,
     /// The last extent that was granted could not be prepared.
     lacks_mappings: bool,
@@ -117,18 +138,20 @@ impl FarStore {
     /// Starts connecting to every node. One that refuses at once counts as lost.
     pub(crate) fn connect(
         client: ClientId,
-        addresses: &[Address],
+        places: &[NodePlace],
         net: &mut PagerFabric<'_>,
     ) -> Self {
         let mut store = Self {
             client,
             nodes: Vec::new(),
+            were_lost: places.iter().map(|place| place.was_lost).collect(),
             failures: Vec::new(),
             extents: Extents::default(),
+            returning: Vec::new(),
             spare: Spare::default(),
             lacks_mappings: false,
         };
-        for address in addresses {
+        for NodePlace { address, .. } in places {
             store.nodes.push(NodeState::Lost);
             store.failures.push(None);
             let node = NodeIndex(store.nodes.len() as u32 - 1);
@@ -137,14 +160,17 @@ impl FarStore {
         store
     }
 
-    /// True while some node has neither opened nor failed.
+    /// True while a node that is waited for has neither opened nor failed: while none has opened, any.
     pub(crate) fn starting(&self) -> bool {
-        self.nodes.iter().any(|node| {
-            matches!(
-                node,
-                NodeState::Connecting { .. } | NodeState::Opening { .. }
-            )
-        })
+        let is_up = |node: &NodeState| matches!(node, NodeState::Up { .. });
+        let none_is_up = !self.nodes.iter().any(is_up);
+        let mut nodes = self.nodes.iter().zip(&self.were_lost);
+        nodes.any(|(node, was_lost)| node.is_starting() && (none_is_up || !was_lost))
+    }
+
+    /// True while some node has neither opened nor failed.
+    pub(crate) fn connecting(&self) -> bool {
+        self.nodes.iter().any(NodeState::is_starting)
     }
 
     pub(crate) fn lost_nodes(&self) -> impl Iterator<Item = NodeIndex> {
@@ -187,7 +213,20 @@ impl FarStore {
 
     /// When to balance the room again, if nothing else happens.
     pub(crate) fn balance_at(&self) -> Time {
-        self.ask_at().min(self.spare.at())
+        self.ask_at().min(self.late_at()).min(self.spare.at())
+    }
+
+    /// When the next answer will be late.
+    fn late_at(&self) -> Time {
+        let at = self.nodes.iter().filter_map(|node| match node {
+            NodeState::Up {
+                growth: Growth::Asking { late_from, .. },
+                room,
+                ..
+            } if !room.is_full() => Some(*late_from),
+            _ => None,
+        });
+        at.min().unwrap_or(Time::NEVER)
     }
 
     /// When a node is to be asked for room again, while there is none.
@@ -451,6 +490,10 @@ impl FarStore {
     /// Asks for more extents while fewer than `keep_free` slots are free, and gives an empty one
     /// back when far more have been for a while.
     pub(crate) fn balance(&mut self, keep_free: u64, net: &mut PagerFabric<'_>) {
+        for (node, extent) in core::mem::take(&mut self.returning) {
+            self.give_back(node, extent, net);
+        }
+        self.note_late(net.now);
         if self.extents.free() < keep_free {
             self.ask(net);
         }
@@ -490,12 +533,32 @@ impl FarStore {
             return;
         };
         let request = NodeRequest::AllocateExtent { slots }.to_bytes();
-        let deadline = net.now + NODE_REQUEST;
-        if let Ok(call) = net
+        let call = net
             .fabric
-            .call(net.provider, connection, &request, deadline)
-        {
-            *growth = Growth::Asking { call, slots };
+            .call(net.provider, connection, &request, Time::NEVER);
+        if let Ok(call) = call {
+            let late_from = net.now + NODE_REQUEST;
+            *growth = Growth::Asking {
+                call,
+                slots,
+                late_from,
+            };
+        }
+    }
+
+    /// A node that is alive and does not say whether it has room has none.
+    fn note_late(&mut self, now: Time) {
+        for node in &mut self.nodes {
+            if let NodeState::Up {
+                growth: Growth::Asking { late_from, .. },
+                room,
+                ..
+            } = node
+                && *late_from <= now
+                && !room.is_full()
+            {
+                *room = Room::full_from(now);
+            }
         }
     }
 
@@ -504,9 +567,12 @@ impl FarStore {
             return;
         };
         let request = NodeRequest::ReleaseExtent { extent }.to_bytes();
-        // Refused for want of a credit: the node frees it when this client goes.
-        let _ = net
+        let deadline = net.now + NODE_REQUEST;
+        let called = net
             .fabric
-            .call(net.provider, *connection, &request, net.now + NODE_REQUEST);
+            .call(net.provider, *connection, &request, deadline);
+        if called == Err(Refused::WouldBlock) {
+            self.returning.push((node, extent));
+        }
     }
 }

@@ -55,6 +55,14 @@ impl Room {
         }
     }
 
+    /// After nothing was said for too long.
+    pub(super) fn full_from(now: Time) -> Self {
+        Self::Full {
+            ask_at: now + ASK_AGAIN,
+            pause: ASK_AGAIN,
+        }
+    }
+
     /// After an extent was granted.
     pub(super) const fn granted(self) -> Self {
         match self {

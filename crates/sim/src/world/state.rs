@@ -14,7 +14,7 @@ use legato_base::{Bytes, ClientId, Duration, PAGE_SIZE, Random, Time};
 use legato_fabric::{Fabric, FabricConfig};
 use legato_memnode::NodeCounters;
 use legato_pager::replacement::ScanResistant;
-use legato_pager::{Budget, FrameBuffer, Pager, PagerConfig, PagerFabric, SpaceId};
+use legato_pager::{Budget, FrameBuffer, NodePlace, Pager, PagerConfig, PagerFabric, SpaceId};
 use legato_verbs::{AccessFlags, Address, MemoryRegion, Prepared, Provider};
 
 /// Between two operations of a thread, at most; a quarter of it at least. Memory that the pager is
@@ -113,7 +113,10 @@ impl World {
             cache: Bytes::pages(config.cache_pages),
             nodes: nodes
                 .iter()
-                .map(|node| Address::Sim(node.name.clone()))
+                .map(|node| NodePlace {
+                    address: Address::Sim(node.name.clone()),
+                    was_lost: false,
+                })
                 .collect(),
         };
         let mut net = PagerFabric {

@@ -4,7 +4,7 @@ use super::{CONTROL_VERSION, ControlError, check};
 use crate::secret::{RUN_ID_LENGTH, RunId, RunKey, SECRET_LENGTH, wipe};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Memory nodes that one agent can use.
@@ -43,6 +43,30 @@ pub enum SupervisorMessage {
     Handshake { errno: u32 },
 }
 
+/// Some of the memory nodes of a run: a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeSet(u16);
+
+const _: () = assert!(NODES_MAX <= u16::BITS as usize);
+
+impl NodeSet {
+    /// By its place among the nodes.
+    pub const fn contains(self, node: usize) -> bool {
+        node < NODES_MAX && self.0 & (1 << node) != 0
+    }
+}
+
+impl FromIterator<usize> for NodeSet {
+    /// # Panics
+    /// If a node is none of [`NODES_MAX`].
+    fn from_iter<I: IntoIterator<Item = usize>>(nodes: I) -> Self {
+        nodes.into_iter().fold(Self(0), |Self(bits), node| {
+            assert!(node < NODES_MAX, "more nodes than an agent can use");
+            Self(bits | 1 << node)
+        })
+    }
+}
+
 /// What the supervisor grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
@@ -54,6 +78,8 @@ pub struct Welcome {
     pub client: u64,
     /// Where the memory nodes listen.
     pub nodes: Vec<String>,
+    /// Those that others have lost: an agent tries them, and does not wait for them.
+    pub lost: NodeSet,
     /// What the agent proves itself with to them, if they ask for that.
     pub key: Option<RunKey>,
 }
@@ -70,6 +96,7 @@ struct RawWelcome {
     /// 1 if there is a key, else 0, and what follows is zero.
     keyed: u8,
     reserved: u8,
+    lost: U16,
     run: [u8; RUN_ID_LENGTH],
     key: [u8; SECRET_LENGTH],
     nodes: [[u8; ADDRESS_SIZE]; NODES_MAX],
@@ -155,6 +182,7 @@ impl Welcome {
             node_count: (self.nodes.len() as u32).into(),
             keyed: 0,
             reserved: 0,
+            lost: self.lost.0.into(),
             run: [0; RUN_ID_LENGTH],
             key: [0; SECRET_LENGTH],
             nodes: [[0; ADDRESS_SIZE]; NODES_MAX],
@@ -196,6 +224,7 @@ impl Welcome {
             share_bytes: raw.share_bytes.get(),
             client: raw.client.get(),
             nodes,
+            lost: NodeSet(raw.lost.get()),
         })
     }
 }
@@ -233,6 +262,7 @@ mod tests {
             share_bytes: 1 << 20,
             client: 9,
             nodes: vec!["shm:@a".into()],
+            lost: [0, 15].into_iter().collect(),
             key: None,
         };
         let keyed = Welcome {

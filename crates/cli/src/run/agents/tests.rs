@@ -5,7 +5,7 @@ use super::super::control::{Connection, ControlListener};
 use super::*;
 use crate::machine::random_name;
 use legato_base::Bytes;
-use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, WELCOME_SIZE};
+use legato_base::wire::control::{AGENT_MESSAGE_SIZE, AgentMessage, NodeSet, WELCOME_SIZE};
 use rustix::event::{Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
@@ -33,6 +33,7 @@ fn welcome() -> Welcome {
         share_bytes: 62 << 20,
         client: 5,
         nodes: vec!["shm:@a".into()],
+        lost: NodeSet::default(),
         key: None,
     }
 }

@@ -21,6 +21,10 @@ impl<G: ProviderGlue> Agent<G> {
         self.housekeeping_at = time + HOUSEKEEPING;
         self.publish();
         self.pager.kernel().keep_own_unmerged();
+        if !self.pager.is_connecting() {
+            // A node that is lost stays lost, so nobody connects any more (P-85).
+            self.fabric.forget_keys();
+        }
         if time >= self.wake_all_at && !self.pager.is_busy() {
             // As far as the pager knows nobody waits. Whoever does would wait for ever; so it
             // tries again, and either finds its page or faults anew.

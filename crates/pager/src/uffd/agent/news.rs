@@ -4,7 +4,7 @@ use super::{Agent, ProviderGlue};
 use crate::{NodeIndex, PagerEvent, SpaceId, SpacePage, Stuck};
 use alloc::format;
 use alloc::string::{String, ToString};
-use legato_base::wire::control::AgentMessageBody;
+use legato_base::wire::control::{AgentMessageBody, NodeSet};
 use legato_base::wire::slot::SlotMismatch;
 use rustix::process::Signal;
 
@@ -85,15 +85,7 @@ impl<G: ProviderGlue> Agent<G> {
             match event {
                 PagerEvent::Ready => {}
                 PagerEvent::NodeLost { node, pages, why } => {
-                    let text = why.to_string();
-                    let _ = self.supervisor.send(
-                        AgentMessageBody::NodeLost {
-                            node: node.0,
-                            pages,
-                            text,
-                        },
-                        &[],
-                    );
+                    self.tell_lost(node, pages, why.to_string());
                 }
                 PagerEvent::PageRejected {
                     page,
@@ -132,6 +124,26 @@ impl<G: ProviderGlue> Agent<G> {
                 )),
             }
         }
+    }
+
+    /// Nodes that could not be used from the beginning, but for those of which the supervisor knows.
+    pub(super) fn tell_unreached(&self, known: NodeSet) {
+        for node in self.pager.lost_nodes() {
+            if !known.contains(node.0 as usize) {
+                let text = match self.pager.node_failure(node) {
+                    Some(error) => error.to_string(),
+                    None => "it refuses this client; its log says why".to_string(),
+                };
+                self.tell_lost(node, 0, text);
+            }
+        }
+    }
+
+    fn tell_lost(&self, node: NodeIndex, pages: u64, text: String) {
+        let node = node.0;
+        let _ = self
+            .supervisor
+            .send(AgentMessageBody::NodeLost { node, pages, text }, &[]);
     }
 
     /// Of many such pages only some are told: the first ones, and from there on each time that they are

@@ -16,15 +16,15 @@ use crate::uffd::supervisor::{Dismissal, Supervisor};
 use crate::uffd::task_state::run_where_supervisor_may;
 use crate::uffd::users::Users;
 use crate::{
-    Budget, FrameBuffer, Incoming, Kernel, Pager, PagerConfig, PagerEvent, PagerFabric, Round,
-    SpaceId,
+    Budget, FrameBuffer, Incoming, Kernel, NodePlace, Pager, PagerConfig, PagerEvent, PagerFabric,
+    Round, SpaceId,
 };
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use legato_base::secret::{Keyring, SECRET_LENGTH, SecureRandom};
-use legato_base::wire::control::{AgentMessageBody, Welcome};
+use legato_base::wire::control::{AgentMessageBody, NodeSet, Welcome};
 use legato_base::wire::stats::{STATS_NAME, STATS_SIZE};
 use legato_base::{Bytes, ClientId, PAGE_SIZE, SystemError, Time};
 use legato_fabric::{Fabric, FabricConfig};
@@ -165,7 +165,7 @@ impl<G: ProviderGlue> Agent<G> {
         let pager_config = PagerConfig {
             client: ClientId(welcome.client),
             cache: Bytes(welcome.cache_bytes),
-            nodes: addresses,
+            nodes: places(addresses, welcome.lost),
         };
         let mut net = PagerFabric {
             fabric: &mut fabric,
@@ -182,8 +182,6 @@ impl<G: ProviderGlue> Agent<G> {
             pager,
         };
         parts.wait_for_nodes(supervisor, welcome)?;
-        // A node that is lost stays lost, so nobody connects any more (P-85).
-        parts.fabric.forget_keys();
         Ok(parts)
     }
 
@@ -223,6 +221,7 @@ impl<G: ProviderGlue> Agent<G> {
             .supervisor
             .send(AgentMessageBody::Ready, &descriptors)
             .map_err(failed)?;
+        agent.tell_unreached(welcome.lost);
         if !agent.pager.kernel().moves_memory(SpaceId::OWN) {
             let text =
                 "this kernel cannot tell which pages a device holds: memory that O_DIRECT or a device \
@@ -280,9 +279,10 @@ impl<G: ProviderGlue> Parts<G> {
         }
     }
 
+    /// One of them is enough.
     fn check_nodes(&self, welcome: &Welcome) -> Result<(), String> {
         let lost = self.pager.lost_nodes();
-        let Some(first) = lost.first() else {
+        let Some(first) = lost.first().filter(|_| lost.len() == welcome.nodes.len()) else {
             return Ok(());
         };
         let address = welcome
@@ -300,6 +300,14 @@ impl<G: ProviderGlue> Parts<G> {
             }
         })
     }
+}
+
+fn places(addresses: Vec<Address>, lost: NodeSet) -> Vec<NodePlace> {
+    let place = |(index, address)| NodePlace {
+        address,
+        was_lost: lost.contains(index),
+    };
+    addresses.into_iter().enumerate().map(place).collect()
 }
 
 fn system(call: &str, error: Errno) -> String {
