@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     end_at_a_panic();
+    own_process::survive_file_size_limit();
     let command = match args::parse() {
         Ok(arguments) => arguments.command,
         Err(error) => return args::misused(&error),

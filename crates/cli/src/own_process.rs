@@ -6,9 +6,32 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
+use signal_hook::consts::SIGXFSZ;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
+use std::sync::Arc;
+
+/// From now on writing more than RLIMIT_FSIZE is an error (EFBIG), and does not end the process by a signal,
+/// without a word and, at a memory node, with all of its pages. Programs that are executed have the signal
+/// as before: they inherit no handler.
+pub(crate) fn survive_file_size_limit() {
+    let is_ignored = std::fs::read_to_string("/proc/self/status")
+        .is_ok_and(|status| ignored_signals(&status) >> (SIGXFSZ - 1) & 1 == 1);
+    if !is_ignored {
+        // It fails for signals that cannot be handled.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    }
+}
+
+/// The mask of ignored signals, bit N-1 for signal N (`SigIgn`, proc_pid_status(5)).
+pub(crate) fn ignored_signals(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
 
 /// A child that runs a subcommand. Its owner is told when it has been reaped.
 #[derive(Debug)]
@@ -86,5 +109,19 @@ pub(crate) fn wait_readable(descriptor: &impl AsFd, limit: Duration) -> bool {
             Err(rustix::io::Errno::INTR) => {}
             result => return result.is_ok_and(|ready| ready > 0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_is_read() {
+        assert_eq!(
+            ignored_signals("Name:\tx\nSigIgn:\t0000000000001001\n"),
+            0x1001
+        );
+        assert_eq!(ignored_signals("Name:\tx\n"), 0);
     }
 }

@@ -4,6 +4,7 @@
 //! already. What another process sends to the supervisor alone is passed on. The two are told
 //! apart by `si_code` (`sigaction(2)`).
 
+use crate::own_process::ignored_signals;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::backend::SignalDelivery;
@@ -80,27 +81,9 @@ fn classify(number: i32, cause: Cause, sender: Option<Pid>) -> Option<SignalEven
     Some(SignalEvent::FromProcess(signal, sender))
 }
 
-/// The mask of ignored signals, bit N-1 for signal N (`SigIgn`, proc_pid_status(5)).
-fn ignored_signals(status: &str) -> u64 {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_mask_of_ignored_signals_is_read() {
-        assert_eq!(
-            ignored_signals("Name:\tx\nSigIgn:\t0000000000001001\n"),
-            0x1001
-        );
-        assert_eq!(ignored_signals("Name:\tx\n"), 0);
-    }
 
     #[test]
     fn signals_of_the_terminal_are_not_those_of_a_process() {

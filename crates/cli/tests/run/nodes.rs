@@ -47,6 +47,14 @@ fn descriptors_do_not_limit_the_memory_of_a_node() {
     fill(&[&node], sized("1GiB", "160MiB"));
 }
 
+/// Wrong: a node that may make no files of that size was ended by SIGXFSZ, and all pages there were lost.
+#[test]
+fn a_node_whose_files_are_limited_gives_smaller_extents() {
+    let node = Node::start("512MiB");
+    limit(&node, Resource::Fsize, 1 << 20);
+    fill(&[&node], "64MiB");
+}
+
 /// Wrong: a node whose system gave no more memory was given up, and all pages there were lost.
 #[test]
 fn a_node_without_more_memory_keeps_what_it_has() {

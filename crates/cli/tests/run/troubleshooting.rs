@@ -240,6 +240,10 @@ fn a_step_that_the_system_refuses() {
         125,
         "WHAT: REASON; raise RLIMIT_NOFILE",
     );
+    // It ended by SIGXFSZ, without a word.
+    let directory =
+        "no directory for the run can be made where programs can load the agent from it";
+    expect_refused(&mut limited("-f 8"), 125, directory);
     let mut node = limited("-v 4000000");
     expect_refused(&mut node, 125, "WHAT: REASON; this machine");
 }
