@@ -53,7 +53,8 @@ impl<K: Kernel> Pager<K> {
             net.now = served;
         }
         let deadline = self.turn(has_come, net);
-        if has_come {
+        // Not only then: what was fetched may have come without news of the program.
+        if has_come || self.waiting.has_served() {
             self.account_served(clock());
         }
         Round {

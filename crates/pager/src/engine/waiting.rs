@@ -35,6 +35,10 @@ impl Waiting {
         self.served.extend(self.demands.remove(&page));
     }
 
+    pub(super) fn has_served(&self) -> bool {
+        !self.served.is_empty()
+    }
+
     /// Since when threads have waited that have been served since the last call.
     pub(super) fn take_served(&mut self) -> impl Iterator<Item = Time> {
         self.served.drain(..)

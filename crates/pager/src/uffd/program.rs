@@ -1,6 +1,6 @@
 //! The program that the agent serves: is it there, and is its memory still the agent's?
 
-use super::proc::{beginning_of, numbers_in};
+use super::proc::{self, beginning_of, numbers_in};
 use super::system_call::system_call;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -110,6 +110,13 @@ pub(super) fn threads_of(process: Pid) -> Vec<Thread> {
     numbers_in(&alloc::format!("{}/task", process.as_raw_nonzero()))
         .map(|id| Thread { process, id })
         .collect()
+}
+
+/// Other than the first one: they are directories in that of a process's threads.
+pub(super) fn has_threads(process: Pid) -> bool {
+    const LINKS_OF_ONE: u64 = 3;
+    let path = alloc::format!("{}/task", process.as_raw_nonzero());
+    proc::stat(&path).is_ok_and(|directory| directory.st_nlink > LINKS_OF_ONE)
 }
 
 /// The threads of several processes.

@@ -172,6 +172,11 @@ impl World {
         self.pager.stats().counters
     }
 
+    /// What the pager says of how long a fault has taken at most.
+    pub fn slowest_fault(&mut self) -> Duration {
+        Duration::from_nanos(self.pager.stats().fault_ns.max())
+    }
+
     /// How often the agent has given new memory to a frame.
     pub const fn frames_given(&self) -> u64 {
         self.pager.kernel().frames_given

@@ -33,6 +33,19 @@ fn read(world: &mut World, page: u64) -> Outcome {
     scene::read(world, 0, page)
 }
 
+/// Wrong: the time of a fault whose page came without news of the program went on until there were some.
+#[test]
+fn the_time_of_a_fault_ends_when_its_page_is_there() {
+    let (mut world, range) = filled(config(), 4 * CACHE);
+    for page in [0, 7, 99, 500] {
+        world.pass(Duration::from_secs(10)).unwrap();
+        read(&mut world, range.start.0 + page);
+    }
+    let slowest = world.slowest_fault();
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    end(world, &[range]);
+}
+
 // P-19
 #[test]
 fn m02_patterns_come_back_in_random_order() {

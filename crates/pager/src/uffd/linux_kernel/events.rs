@@ -9,7 +9,7 @@ use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
 use crate::uffd::mappings::mapping_of;
 use crate::uffd::message::{Message, Newborn};
-use crate::uffd::program::threads_of_all;
+use crate::uffd::program::has_threads;
 use crate::uffd::transfer::surely;
 use crate::{Incoming, Kernel, PageRange, RangeSet, SpaceId, SpacePage};
 use alloc::collections::BTreeMap;
@@ -136,7 +136,7 @@ impl LinuxKernel {
             return Sequence::AsDone;
         }
         let processes = self.processes_of(space);
-        if !processes.is_empty() && threads_of_all(&processes).len() <= 1 {
+        if matches!(processes[..], [process] if !has_threads(process)) {
             return Sequence::AsDone;
         }
         // A move came between looking for one and reading.

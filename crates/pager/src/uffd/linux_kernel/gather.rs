@@ -9,6 +9,7 @@
 //! order in which they were queued.
 
 use super::LinuxKernel;
+use super::waits::Waits;
 use crate::SpaceId;
 use crate::order::Sequence;
 use crate::uffd::agent::now;
@@ -67,9 +68,14 @@ impl Ready {
 }
 
 impl Gathering {
-    fn begin(processes: Vec<Pid>, threads: &[Thread], patience: Patience) -> Self {
+    fn begin(
+        processes: Vec<Pid>,
+        threads: &[Thread],
+        waits: &mut Waits,
+        patience: Patience,
+    ) -> Self {
         // Who is late is looked for afterwards.
-        let announced = count_announced(threads);
+        let announced = waits.count_announced(threads);
         let late = threads
             .iter()
             .filter_map(|&thread| Some((thread, running_for(thread)?)));
@@ -89,7 +95,7 @@ impl Gathering {
     }
 
     /// What may be read, once nobody is late and nothing has come since the beginning.
-    fn outcome(&mut self) -> Option<Ready> {
+    fn outcome(&mut self, waits: &mut Waits) -> Option<Ready> {
         if self.patience.waited(now()) >= ANNOUNCEMENTS {
             return Some(Ready::INCOMPLETE);
         }
@@ -97,7 +103,7 @@ impl Gathering {
             return None;
         }
         let threads = threads_of_all(&self.processes);
-        match count_announced(&threads) {
+        match waits.count_announced(&threads) {
             // Whoever waits is none of the threads that are known, or it cannot be seen.
             0 if self.announced == 0 => Some(Ready::INCOMPLETE),
             count if count == self.announced => Some(Ready {
@@ -106,7 +112,7 @@ impl Gathering {
             }),
             _ => {
                 let processes = core::mem::take(&mut self.processes);
-                *self = Self::begin(processes, &threads, self.patience);
+                *self = Self::begin(processes, &threads, waits, self.patience);
                 None
             }
         }
@@ -117,6 +123,13 @@ impl LinuxKernel {
     /// Waits until each thread of a space waits or has run for a while. None if there is nothing to be
     /// read; or for now, if a thread has met a missing page meanwhile.
     pub(super) fn gather(&mut self, space: SpaceId) -> Option<Ready> {
+        let mut waits = core::mem::take(&mut self.space_mut(space)?.waits);
+        let ready = self.gather_with(space, &mut waits);
+        self.space_mut(space)?.waits = waits;
+        ready
+    }
+
+    fn gather_with(&mut self, space: SpaceId, waits: &mut Waits) -> Option<Ready> {
         let begun = self.space_mut(space)?.gathering.take();
         let watched = self.space(space)?;
         let context = &watched.context;
@@ -134,14 +147,14 @@ impl LinuxKernel {
             if threads.len() <= 1 {
                 return Some(Ready::ALL);
             }
-            Gathering::begin(processes, &threads, Patience::new(LOOK, now()))
+            Gathering::begin(processes, &threads, waits, Patience::new(LOOK, now()))
         };
         loop {
             // What there is to read are faults.
             if !context.is_changing() {
                 return None;
             }
-            let outcome = gathering.outcome();
+            let outcome = gathering.outcome(waits);
             if outcome.is_some() {
                 return outcome;
             }
@@ -155,7 +168,7 @@ impl LinuxKernel {
 
     /// What may be read of a space whose threads have not been seen to move memory. None if one of them
     /// does so now.
-    pub(super) fn look_for_moves(&self, space: SpaceId, is_changing: bool) -> Option<Ready> {
+    pub(super) fn look_for_moves(&mut self, space: SpaceId, is_changing: bool) -> Option<Ready> {
         let context = &self.space(space)?.context;
         // What comes meanwhile may be anybody's.
         if !is_changing {
@@ -173,12 +186,19 @@ impl LinuxKernel {
         if !is_readable(context.fd()) {
             return None;
         }
-        let count = count_announced(&threads).max(1);
+        let waits = &mut self.space_mut(space)?.waits;
+        let count = waits.count_announced(&threads).max(1);
         // Whoever announces something from here on is behind those that were counted.
-        (!threads.iter().any(is_in_mremap)).then_some(Ready {
+        (!waits.is_anyone_in_mremap(&threads)).then_some(Ready {
             count,
             ..Ready::AT_ONCE
         })
+    }
+
+    pub(super) fn is_anyone_in_mremap(&mut self, space: SpaceId, processes: &[Pid]) -> bool {
+        let threads = threads_of_all(processes);
+        self.space_mut(space)
+            .is_some_and(|space| space.waits.is_anyone_in_mremap(&threads))
     }
 
     /// The processes whose threads use a space, as far as they are known.
@@ -194,24 +214,6 @@ impl LinuxKernel {
         let hand = child.and_then(|child| child.hand.as_ref());
         hand.map(Hand::child).into_iter().collect()
     }
-}
-
-fn is_in_mremap(thread: &Thread) -> bool {
-    thread.file("syscall").is_some_and(|call| is_mremap(&call))
-}
-
-/// Is it this system call, in proc_pid_syscall(5)?
-pub(super) fn is_mremap(call: &str) -> bool {
-    call.split_ascii_whitespace().next() == Some("25")
-}
-
-/// Announcements that wait to be read, as far as can be seen (proc_pid_wchan(5)).
-fn count_announced(threads: &[Thread]) -> usize {
-    let has_announced = |thread: &&Thread| {
-        let place = thread.file("wchan");
-        place.is_some_and(|place| place.starts_with("userfaultfd_event"))
-    };
-    threads.iter().filter(has_announced).count()
 }
 
 /// How long a thread has run, in nanoseconds. None if it waits for something other than a CPU, or is gone.

@@ -11,7 +11,7 @@
 //! sure to touch the new part alone.
 
 use super::LinuxKernel;
-use super::gather::is_mremap;
+use super::waits::is_mremap;
 use crate::uffd::message::Message;
 use crate::uffd::program::{Thread, threads_of_all};
 use crate::{PageRange, SpaceId};
@@ -116,6 +116,9 @@ impl Growth {
     }
 }
 
+/// So many who wait are each looked at, whatever the threads are.
+const FEW: usize = 8;
+
 /// Flag of mremap(2).
 const MREMAP_FIXED: u64 = 2;
 
@@ -140,6 +143,12 @@ impl LinuxKernel {
             return;
         }
         let processes = self.processes_of(id);
+        let many = self
+            .space(id)
+            .is_some_and(|space| space.growing.waiting.len() > FEW);
+        if many && !self.is_anyone_in_mremap(id, &processes) {
+            return;
+        }
         loop {
             let growths = self.growths(id, &processes);
             let Some(space) = self.space_mut(id).filter(|_| !growths.is_empty()) else {

@@ -22,6 +22,7 @@ mod space;
 mod survey;
 mod thread_blocks;
 mod undone;
+mod waits;
 
 use super::dropper::{Dropper, StartTask};
 use super::features::Features;

@@ -8,6 +8,7 @@ use super::ranges::Ranges;
 use super::refused::Refused;
 use super::survey::Survey;
 use super::thread_blocks::ThreadBlocks;
+use super::waits::Waits;
 use crate::uffd::Userfaultfd;
 use crate::uffd::fault_count::FaultCount;
 use crate::uffd::message::Message;
@@ -27,6 +28,7 @@ pub(in crate::uffd) struct Space {
     pub(super) thread_blocks: ThreadBlocks,
     /// What was read.
     pub(super) order: Order,
+    pub(super) waits: Waits,
     /// What is to be read when it is all there.
     pub(super) gathering: Option<Gathering>,
     /// New parts of mappings that the kernel is populating before it has announced their moves.
@@ -47,6 +49,7 @@ impl Space {
             refused: Refused::default(),
             thread_blocks: ThreadBlocks::default(),
             order: Order::default(),
+            waits: Waits::default(),
             gathering: None,
             growing: Growing::default(),
             survey: None,

@@ -24,8 +24,8 @@
 use super::LinuxKernel;
 use super::space::Space;
 use crate::uffd::agent;
-use crate::uffd::proc::{self, beginning_of};
-use crate::uffd::program::{Thread, threads_of_all};
+use crate::uffd::proc::beginning_of;
+use crate::uffd::program::{Thread, has_threads, threads_of_all};
 use crate::uffd::system_call::system_call;
 use crate::{EvictError, PageRange, SpaceId};
 use alloc::vec::Vec;
@@ -35,6 +35,8 @@ use rustix::process::Pid;
 
 /// A thread that is younger has only just used its pages.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// And so many times what the last look has taken: there may be thousands of threads.
+const REST: u64 = 9;
 /// While it is not known where blocks are to be looked for, and there are threads.
 const LOOK_SOON: Duration = Duration::from_millis(1);
 
@@ -62,6 +64,8 @@ pub(super) struct ThreadBlocks {
     /// In order.
     pages: Vec<PageNumber>,
     looked: Option<Time>,
+    /// How long that took.
+    cost: Duration,
     /// Where in its page a list of robust mutexes was seen, other than the first thread's: that one's
     /// block lies where the program was started.
     places: Vec<u64>,
@@ -83,10 +87,12 @@ impl ThreadBlocks {
     fn look_again(&mut self, processes: &[Pid], last_word: Option<PageNumber>) {
         let now = agent::now();
         let is_over = |rest| self.looked.is_none_or(|looked| now >= looked + rest);
-        let is_blind = || self.places.is_empty() && has_threads(processes);
-        if is_over(LOOK_AGAIN) || is_over(LOOK_SOON) && is_blind() {
+        let is_blind = || self.places.is_empty() && processes.iter().any(|&one| has_threads(one));
+        let rest = LOOK_AGAIN.max(Duration::from_nanos(self.cost.as_nanos() * REST));
+        if is_over(rest) || is_over(LOOK_SOON) && is_blind() {
             self.looked = Some(now);
             self.look(processes, last_word);
+            self.cost = agent::now().since(now);
         }
     }
 
@@ -172,15 +178,6 @@ const fn is_address(word: u64) -> bool {
 fn last_id() -> Option<u64> {
     let id = beginning_of("sys/kernel/ns_last_pid")?;
     id.trim_end().parse().ok()
-}
-
-/// Other than the first ones: they are directories in that of a process's threads.
-fn has_threads(processes: &[Pid]) -> bool {
-    const LINKS_OF_ONE: u64 = 3;
-    processes.iter().any(|process| {
-        let path = alloc::format!("{}/task", process.as_raw_nonzero());
-        proc::stat(&path).is_ok_and(|directory| directory.st_nlink > LINKS_OF_ONE)
-    })
 }
 
 /// Does a debugger trace the process?

@@ -106,7 +106,7 @@ fn the_list_of_a_thread_is_known_by_its_looks() {
     let (done, over) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || over.recv());
     let this = rustix::process::getpid();
-    assert!(has_threads(&[this]));
+    assert!(has_threads(this));
     blocks.look(&[this], None);
     assert!(blocks.may_be_more(), "one may have begun just now");
     drop(done);

@@ -68,7 +68,7 @@ fn sealed_pages_to_read(ground: &Ground) -> Result<Outcome, Failure> {
 
 /// The kernel tells a userfaultfd of an unmapping before it knows that it is refused.
 fn seal_that_refuses(ground: &Ground) -> Result<Outcome, Failure> {
-    let region = Box::leak(Box::new(Arena::new(64)?));
+    let region = Box::leak(Box::new(ground.region(64)?));
     fill(region, 1);
     let last = region.address(region.pages() - 1);
     match outcome!(syscall(libc::SYS_mseal, last, PAGE_SIZE, 0)) {
@@ -85,7 +85,8 @@ fn seal_that_refuses(ground: &Ground) -> Result<Outcome, Failure> {
     ground.evict_range(region.address(0), region.length() - PAGE_SIZE)?;
     reap(fork("child", refused)?)?;
     refused()?;
-    ground.evict_range(region.address(0), region.length() - PAGE_SIZE)?;
+    // When all of it was local the agent has believed that it is gone; and so little may stay.
+    ground.press_all();
     let threads: Vec<Checked> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(refused)).collect();
         let joined = threads.into_iter().map(|thread| thread.join());
