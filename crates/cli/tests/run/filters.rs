@@ -64,7 +64,7 @@ fn a_program_behind_a_filter_that_kills_runs_without_far_memory() {
     expect_named("hold");
 }
 
-/// What it forks and executes too.
+/// So is all that it forks and executes.
 #[test]
 fn a_shell_behind_a_filter_of_its_own_is_left_alone() {
     let command = "echo one; read line; (echo two)";

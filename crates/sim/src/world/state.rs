@@ -172,7 +172,7 @@ impl World {
         self.pager.stats().counters
     }
 
-    /// What the pager says of how long a fault has taken at most.
+    /// The longest time that a fault has taken, as the pager says.
     pub fn slowest_fault(&mut self) -> Duration {
         Duration::from_nanos(self.pager.stats().fault_ns.max())
     }

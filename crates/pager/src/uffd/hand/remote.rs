@@ -377,7 +377,7 @@ impl Hand {
         self.discard(context)
     }
 
-    /// What is in the staging pages was read.
+    /// Takes the staging pages, of which everything was read, out of the registration.
     fn unregister(&mut self, context: &Userfaultfd) -> Result<(), HandError> {
         // SAFETY: what is missing in the staging pages was missing where they were, or nobody looks at it.
         unsafe { context.unregister(self.staging, STAGING_SIZE) }.map_err(|_| HandError::Gone)?;

@@ -1,9 +1,12 @@
-//! What the threads of an address space wait in.
+//! Places that the threads of an address space wait in.
 //!
 //! Whether somebody moves memory, or has announced something, is only seen by looking at each thread
 //! (proc_pid_syscall(5), proc_pid_wchan(5)): that takes 15 us, and there may be thousands. But a thread that has
 //! not been on a processor since it was looked at waits where it did then. How often it was is the third
 //! number of its `schedstat` (Documentation/scheduler/sched-stats.rst), which takes 1 us to read.
+//!
+//! A thread whose announcement has been read is let go on before it is on a processor. So whoever has announced
+//! something is looked at each time: as many messages are read as there are announcements, and no more.
 
 use crate::uffd::proc;
 use crate::uffd::program::Thread;
@@ -15,7 +18,7 @@ use rustix::process::{Pid, Resource};
 /// Share of the descriptors that the process may have, for files that are kept open: a quarter.
 const DESCRIPTORS: u64 = 4;
 
-/// What was seen of threads when they were last looked at.
+/// The threads of an address space as they were last seen.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     /// In the order of the threads' ids.
@@ -28,7 +31,8 @@ struct Seen {
     thread: Thread,
     /// Its `schedstat`; None if there may be no more descriptors.
     schedule: Option<OwnedFd>,
-    /// How often it had been on a processor before it was found to wait in `place`. None if it did not wait.
+    /// How often it had been on a processor before it was found to wait in `place`. None if it did not wait, or
+    /// has announced something.
     arrivals: Option<u64>,
     place: Place,
 }
@@ -95,7 +99,7 @@ impl Seen {
         let waits;
         (self.place, waits) = Place::of(self.thread);
         // It has not been on a processor since this was counted, if it waits, or that shows the next time.
-        self.arrivals = arrivals.filter(|_| waits);
+        self.arrivals = arrivals.filter(|_| waits && !self.place.has_announced);
     }
 
     /// None if that cannot be told.
@@ -119,7 +123,7 @@ impl Place {
         is_in_mremap: false,
     };
 
-    /// Of a thread; and does it wait at all?
+    /// The place of a thread; and does it wait at all?
     fn of(thread: Thread) -> (Self, bool) {
         // First: this tells whether it waits.
         let call = thread.file("syscall").unwrap_or_default();
@@ -151,6 +155,8 @@ pub(super) fn is_mremap(call: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::uffd::opening::Opener;
+    use crate::uffd::{Mask, abi};
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     /// Everything rests on this: who has run since has been counted.
@@ -188,6 +194,51 @@ mod tests {
             }
             is_over.store(true, Ordering::Relaxed);
         });
+    }
+
+    /// Its announcement may have been read since, and it not have run.
+    #[test]
+    fn who_has_announced_something_is_looked_at_each_time() {
+        const LENGTH: usize = 1 << 16;
+        let context = Opener::new(Mask::default())
+            .open(abi::FEATURE_EVENT_REMOVE)
+            .unwrap();
+        let access = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        let flags = rustix::mm::MapFlags::PRIVATE;
+        // SAFETY: a fresh mapping of this test's own.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), LENGTH, access, flags) };
+        let start = start.unwrap() as usize;
+        // SAFETY: nothing touches it from here on.
+        unsafe { context.register(start as u64, LENGTH as u64, false) }.unwrap();
+        let process = rustix::process::getpid();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (done, over) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                sender.send(rustix::thread::gettid()).unwrap();
+                let advice = rustix::mm::Advice::LinuxDontNeed;
+                // SAFETY: as above.
+                unsafe { rustix::mm::madvise(start as *mut _, LENGTH, advice) }.unwrap();
+                over.recv().unwrap_err();
+            });
+            let id = receiver.recv().unwrap();
+            let mut seen = Seen::new(Thread { process, id });
+            while !seen.place.has_announced {
+                seen.look(true);
+            }
+            assert_eq!(seen.arrivals, None, "remembered");
+            assert!(context.read_one().is_some());
+            while seen.place.has_announced || seen.arrivals.is_none() {
+                seen.look(true);
+            }
+            drop(done);
+        });
+        // SAFETY: nothing uses it any more. It is unregistered first, because nobody reads of it.
+        unsafe {
+            context.unregister(start as u64, LENGTH as u64).unwrap();
+            rustix::mm::munmap(start as *mut _, LENGTH).unwrap();
+        }
     }
 
     #[test]
