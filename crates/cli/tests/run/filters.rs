@@ -70,6 +70,8 @@ fn a_shell_behind_a_filter_of_its_own_is_left_alone() {
     let command = "echo one; read line; (echo two)";
     let mut run = Run::far(executes())
         .arguments(["kills", "bash", "-c", command])
+        // Without it bash asks for the user's shell, at nscd's socket if there is one.
+        .environment("SHELL", "/bin/sh")
         .start();
     run.wait_for_output("one\n");
     run.wait_for_message("runs without far memory");
