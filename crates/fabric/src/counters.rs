@@ -84,7 +84,7 @@ pub struct FabricCounters {
     pub proofs_missing: u64,
     /// Connections whose peer confirmed something else.
     pub proofs_wrong: u64,
-    /// Hints that an interface's hardware address has changed.
+    /// Hints that an interface's hardware address, or a port's table of addresses, has changed.
     pub address_changes: u64,
     /// What the NIC's maker calls the last failure of a request that was not merely flushed; 0 if nothing.
     pub vendor_error: u32,

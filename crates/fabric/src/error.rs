@@ -76,8 +76,6 @@ pub enum ResetCause {
     CreditsLost,
     #[error("the port went down")]
     PortDown,
-    #[error("an address of the port has changed")]
-    AddressChanged,
     #[error(
         "this machine does not have the connection's address any more, or its interface is down"
     )]
@@ -224,6 +222,23 @@ impl OperationError {
 }
 
 impl ResetCause {
+    /// Was this perhaps only the consequence of another cause, which is told later? A flush always is one; and that a
+    /// connection is over is also told when this side's own NIC has ended it.
+    pub(crate) const fn may_follow_from(self, other: Self) -> bool {
+        match self {
+            Self::Transport(CompletionStatus::WorkRequestFlushed) => true,
+            Self::PeerDisconnected => match other {
+                Self::Transport(status) => !matches!(status, CompletionStatus::WorkRequestFlushed),
+                Self::QueuePairFatal
+                | Self::DeviceRemoved
+                | Self::PeerAccess
+                | Self::PeerRequest => true,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     pub const fn blame(self) -> Blame {
         match self {
             Self::Closed
@@ -232,9 +247,7 @@ impl ResetCause {
             | Self::ReceiveQueueFailed
             | Self::DeviceRemoved
             | Self::PortDown
-            | Self::AddressChanged
             | Self::AddressRemoved
-            | Self::CompletionMissing
             | Self::Provider(_)
             | Self::Unexpected => Blame::Local,
             Self::PeerDisconnected
@@ -244,8 +257,8 @@ impl ResetCause {
             | Self::CreditsExceeded
             | Self::PeerAccess
             | Self::PeerRequest => Blame::Peer,
-            // A dead path and a dead peer are silent in the same way.
-            Self::OperationExpired | Self::PeerSilent => Blame::Unknown,
+            // A dead path and a dead peer are silent in the same way, and so is a NIC that loses completions.
+            Self::OperationExpired | Self::PeerSilent | Self::CompletionMissing => Blame::Unknown,
             Self::Transport(status) => blame(status),
         }
     }

@@ -96,8 +96,8 @@ impl<B: Buffer> Connection<B> {
         cause: ResetCause,
     ) {
         if let State::Draining(Drain { cause: first, .. }) = &mut self.state {
-            // A flush says only that something else came first, and this may be that.
-            if *first == ResetCause::Transport(CompletionStatus::WorkRequestFlushed) {
+            // This may be what came first.
+            if first.may_follow_from(cause) {
                 *first = cause;
             }
             return;

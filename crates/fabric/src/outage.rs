@@ -9,41 +9,81 @@ use crate::{ConnectError, ResetCause};
 use legato_base::{Duration, Time};
 use legato_verbs::Provider;
 
+/// One thing at this end without which a connection cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    Port,
+    Address,
+}
+
+impl Lack {
+    const fn cause(self) -> ResetCause {
+        match self {
+            Self::Port => ResetCause::PortDown,
+            Self::Address => ResetCause::AddressRemoved,
+        }
+    }
+}
+
 /// Of an established connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
-    pub(crate) cause: ResetCause,
-    /// When the connection ends for it.
+    first: Lack,
+    /// What has been missing besides, at the same time.
+    second: Option<Lack>,
+    /// When the connection ends for it: some time after the first went, whatever else comes and goes.
     pub(crate) ends: Time,
+}
+
+impl Outage {
+    fn add(&mut self, lack: Lack) {
+        if lack != self.first {
+            self.second = Some(lack);
+        }
+    }
+
+    /// None if nothing is missing any more.
+    fn without(self, lack: Lack) -> Option<Self> {
+        let first = if lack == self.first {
+            self.second?
+        } else {
+            self.first
+        };
+        Some(Self {
+            first,
+            second: None,
+            ..self
+        })
+    }
 }
 
 impl<B: Buffer> Fabric<B> {
     /// A connection cannot be used for now (P-56). One that is not established yet has its own deadline.
-    pub(crate) fn note_outage(
-        &mut self,
-        provider: &mut dyn Provider,
-        index: usize,
-        cause: ResetCause,
-    ) {
+    pub(crate) fn begin_outage(&mut self, provider: &mut dyn Provider, index: usize, lack: Lack) {
         let lasts = self.shared.config.outage;
         if lasts == Duration::ZERO {
-            return self.end(provider, index, ConnectError::Disconnected, cause);
+            return self.end(provider, index, ConnectError::Disconnected, lack.cause());
         }
         let Some(connection) = self.slots[index].connection.as_deref_mut() else {
             return;
         };
-        if connection.is_established() && connection.outage.is_none() {
+        if let Some(outage) = &mut connection.outage {
+            outage.add(lack);
+        } else if connection.is_established() {
             let ends = self.shared.now + lasts;
-            connection.outage = Some(Outage { cause, ends });
+            connection.outage = Some(Outage {
+                first: lack,
+                second: None,
+                ends,
+            });
             self.shared.note_deadline(ends);
         }
     }
 
-    pub(crate) fn end_outages(&mut self) {
-        for slot in &mut self.slots {
-            if let Some(connection) = slot.connection.as_deref_mut() {
-                connection.outage = None;
-            }
+    /// What was missing is back; the connection can be used if that was all.
+    pub(crate) fn end_outage(&mut self, index: usize, lack: Lack) {
+        if let Some(connection) = self.slots[index].connection.as_deref_mut() {
+            connection.outage = connection.outage.and_then(|outage| outage.without(lack));
         }
     }
 }
@@ -56,6 +96,6 @@ impl<B: Buffer> Connection<B> {
             shared.note_deadline(outage.ends);
             return None;
         }
-        Some(outage.cause)
+        Some(outage.first.cause())
     }
 }

@@ -4,6 +4,7 @@ use crate::event::Buffer;
 use crate::fabric::Fabric;
 use crate::id::{Kind, Token};
 use crate::lifecycle::{Drain, State};
+use crate::outage::Lack;
 use crate::{CONTRACT, ConnectError, FabricEvent, ProofError, ResetCause};
 use legato_base::wire::message::{Hello, MessageError};
 use legato_base::wire::proof::Refusal;
@@ -218,7 +219,12 @@ impl<B: Buffer> Fabric<B> {
             }
             Event::Connection(ConnectionEvent::AddressRemoved { queue_pair }) => {
                 if let Some(index) = self.index_of_queue_pair(queue_pair) {
-                    self.note_outage(provider, index, ResetCause::AddressRemoved);
+                    self.begin_outage(provider, index, Lack::Address);
+                }
+            }
+            Event::Connection(ConnectionEvent::AddressReturned { queue_pair }) => {
+                if let Some(index) = self.index_of_queue_pair(queue_pair) {
+                    self.end_outage(index, Lack::Address);
                 }
             }
             // A queue pair is destroyed when its connection ends, and never used again.
@@ -254,10 +260,21 @@ impl<B: Buffer> Fabric<B> {
             AsyncEvent::SharedReceiveQueueError(queue) => {
                 return self.note_receives_failed(provider, queue);
             }
-            AsyncEvent::PortActive(_) => return self.end_outages(),
             AsyncEvent::DeviceFatal => ResetCause::DeviceRemoved,
-            AsyncEvent::PortError(_) => ResetCause::PortDown,
-            AsyncEvent::AddressChange(_) => ResetCause::AddressChanged,
+            // All connections are of one port of one device (P-56).
+            AsyncEvent::PortActive(_) => {
+                (0..self.slots.len()).for_each(|index| self.end_outage(index, Lack::Port));
+                return;
+            }
+            AsyncEvent::PortError(_) => {
+                (0..self.slots.len())
+                    .for_each(|index| self.begin_outage(provider, index, Lack::Port));
+                return;
+            }
+            AsyncEvent::AddressChange(_) => {
+                self.shared.counters.address_changes += 1;
+                return;
+            }
             // The end of a connection is not taken from these: completions and the connection's own
             // events say it.
             _ => return,
@@ -266,12 +283,8 @@ impl<B: Buffer> Fabric<B> {
             self.handle_end(provider, queue_pair, ConnectError::Disconnected, cause);
             return;
         }
-        // All connections are of one port of one device (P-56).
         for index in 0..self.slots.len() {
-            match cause {
-                ResetCause::PortDown => self.note_outage(provider, index, cause),
-                _ => self.end(provider, index, ConnectError::Disconnected, cause),
-            }
+            self.end(provider, index, ConnectError::Disconnected, cause);
         }
     }
 

@@ -48,9 +48,11 @@ pub enum ConnectionEvent {
     /// The connection is over, or does not come to be, because the NIC is gone.
     DeviceRemoved { queue_pair: QueuePair },
     /// The machine does not have the address any more that the queue pair has here, or has set its
-    /// interface down. Nothing goes or comes until [`AsyncEvent::PortActive`] says that an address is
-    /// back; then whatever still is not is told again. The queue pair stays as it is: its timers run.
+    /// interface down. Nothing goes or comes until `AddressReturned`; it may be told more than once
+    /// before. The queue pair stays as it is: its timers run.
     AddressRemoved { queue_pair: QueuePair },
+    /// The machine has the queue pair's address again.
+    AddressReturned { queue_pair: QueuePair },
     /// No packet of the ended connection is under way any more: taken to Reset and Init, the queue
     /// pair can be connected again. A queue pair that is destroyed earlier gets none, and
     /// its number is kept out of use as long.
@@ -123,6 +125,8 @@ pub enum AsyncEvent {
     PartitionKeyChange(u8),
     SubnetManagerChange(u8),
     ClientReregister(u8),
+    /// Something in the port's table of addresses is new or gone: a hint. Whose address it is hears
+    /// [`ConnectionEvent::AddressRemoved`].
     AddressChange(u8),
     /// Nothing of the device works any more.
     DeviceFatal,
@@ -140,6 +144,13 @@ pub enum Subject {
     SharedReceiveQueue(SharedReceiveQueue),
     Port(u8),
     Device,
+}
+
+impl Subject {
+    /// Is it a port, and another one than this?
+    pub const fn is_of_other_port(self, port: u8) -> bool {
+        matches!(self, Self::Port(other) if other != port)
+    }
 }
 
 impl AsyncEvent {

@@ -3,10 +3,13 @@
 use super::IbverbsProvider;
 use super::abi::{AsyncElement, AsyncEvent as Raw};
 use super::create::handle_in;
+use super::device::query_port;
+use super::devices::port_gids;
 use core::ffi::c_int;
 use legato_base::{Duration, Time};
 use legato_verbs::{
-    AsyncEvent, CompletionQueue, Event, QueuePair, QueuePairState, SharedReceiveQueue,
+    AsyncEvent, CompletionQueue, ConnectionEvent, Event, QueuePair, QueuePairState,
+    SharedReceiveQueue,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -85,6 +88,12 @@ impl IbverbsProvider {
 
     fn async_event(&mut self, event: AsyncEvent) {
         let passes = match event {
+            // The device may have others, which other programs use.
+            _ if event.subject().is_of_other_port(self.device.opened.port) => false,
+            AsyncEvent::AddressChange(_) => {
+                self.heed_addresses();
+                true
+            }
             AsyncEvent::CompletionQueueError(queue) => return self.queue_broke(queue),
             AsyncEvent::DeviceFatal => {
                 self.is_fatal = true;
@@ -94,15 +103,10 @@ impl IbverbsProvider {
                 let pair = self.queue_pairs.get_mut(queue_pair);
                 pair.is_some_and(|pair| !core::mem::replace(&mut pair.last_was_told, true))
             }
-            AsyncEvent::QueuePairFatal(queue_pair) => {
-                let is_news = self.is_first_fatal(queue_pair);
-                self.fail(queue_pair);
-                is_news
-            }
-            AsyncEvent::QueuePairRequestError(queue_pair)
+            AsyncEvent::QueuePairFatal(queue_pair)
+            | AsyncEvent::QueuePairRequestError(queue_pair)
             | AsyncEvent::QueuePairAccessError(queue_pair) => {
-                self.fail(queue_pair);
-                self.queue_pairs.get(queue_pair).is_some()
+                return self.pair_broke(event, queue_pair);
             }
             AsyncEvent::CommunicationEstablished(queue_pair) => {
                 self.notify(queue_pair);
@@ -119,6 +123,51 @@ impl IbverbsProvider {
         };
         if passes {
             self.events.push_back(Event::Async(event));
+        }
+    }
+
+    /// Says so before it says that the connection is over, for which the peer would be blamed.
+    fn pair_broke(&mut self, event: AsyncEvent, queue_pair: QueuePair) {
+        let is_news = match event {
+            AsyncEvent::QueuePairFatal(_) => self.is_first_fatal(queue_pair),
+            _ => self.queue_pairs.get(queue_pair).is_some(),
+        };
+        if is_news {
+            self.events.push_back(Event::Async(event));
+        }
+        self.fail(queue_pair);
+    }
+
+    /// The port's table of GIDs has changed: is the own one still there, or there again?
+    fn heed_addresses(&mut self) {
+        let (functions, context) = (&self.base.functions, self.base.context.as_ptr());
+        let port = self.device.opened.port;
+        let gids = query_port(functions, context, port)
+            .and_then(|attributes| port_gids(functions, context, port, &attributes));
+        // If the device does not tell, all is as it was.
+        let Ok(gids) = gids else {
+            return;
+        };
+        let own = gids.iter().find(|entry| self.device.is_own(entry));
+        if let Some(index) = own.and_then(|own| u8::try_from(own.index).ok()) {
+            self.device.gid_index = index;
+        }
+        let is_missing = own.is_none();
+        if core::mem::replace(&mut self.address_is_missing, is_missing) == is_missing {
+            return;
+        }
+        for index in 0..self.queue_pairs.bound() {
+            let Some(queue_pair) = self.queue_pairs.at(index) else {
+                continue;
+            };
+            let pair = self.queue_pairs.get(queue_pair);
+            if pair.is_some_and(|pair| pair.phase.is_connected()) {
+                self.raise(if is_missing {
+                    ConnectionEvent::AddressRemoved { queue_pair }
+                } else {
+                    ConnectionEvent::AddressReturned { queue_pair }
+                });
+            }
         }
     }
 

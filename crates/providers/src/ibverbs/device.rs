@@ -36,6 +36,8 @@ pub struct Opened {
 pub(super) struct Device {
     pub(super) opened: Opened,
     pub(super) gid: Gid,
+    gid_kind: GidKind,
+    /// Where the GID was when it was looked for last.
     pub(super) gid_index: u8,
     pub(super) is_infiniband: bool,
     pub(super) attributes: DeviceAttr,
@@ -55,6 +57,11 @@ const RXE_WITH_INVALIDATE: u32 = 1 << 2;
 pub(super) const ENTRIES_MAX: u32 = 16;
 
 impl Device {
+    /// Is this the GID by which peers know this side?
+    pub(super) fn is_own(&self, entry: &PortGid) -> bool {
+        entry.gid == self.gid && entry.kind == self.gid_kind
+    }
+
     pub(super) fn entries_max(&self) -> u32 {
         positive(self.attributes.max_sge).min(ENTRIES_MAX)
     }
@@ -186,6 +193,7 @@ impl IbverbsProvider {
             remains: BTreeMap::new(),
             serial: 0,
             is_fatal: false,
+            address_is_missing: false,
             counters: super::Counters::default(),
             timers_at: None,
             retry_at: None,
@@ -331,6 +339,7 @@ fn describe(
             ip,
         },
         gid: chosen.gid,
+        gid_kind: chosen.kind,
         // Of a table of at most 256 entries, as `ibv_ah_attr` has it.
         gid_index: u8::try_from(chosen.index).unwrap_or(u8::MAX),
         is_infiniband,

@@ -95,6 +95,8 @@ pub struct IbverbsProvider {
     serial: u64,
     /// Nothing of the device works any more.
     is_fatal: bool,
+    /// The port does not have the own GID any more.
+    address_is_missing: bool,
     counters: Counters,
     /// When something has taken too long; none if that has to be found out.
     timers_at: Option<Time>,

@@ -11,7 +11,7 @@ use legato_verbs::{
 };
 
 /// Changes with every layout of this module and of `message`.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Names a region of a near half, which chooses it: never twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

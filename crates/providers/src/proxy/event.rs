@@ -16,6 +16,7 @@ pub(super) fn pair_of(event: &Event) -> Option<QueuePair> {
             | ConnectionEvent::Disconnected { queue_pair }
             | ConnectionEvent::DeviceRemoved { queue_pair }
             | ConnectionEvent::AddressRemoved { queue_pair }
+            | ConnectionEvent::AddressReturned { queue_pair }
             | ConnectionEvent::TimeWaitExit { queue_pair }
             | ConnectionEvent::AddressChanged { queue_pair } => Some(queue_pair),
         },
@@ -109,6 +110,10 @@ impl Encoder<'_> {
                 self.u8(11);
                 self.pair(*queue_pair);
             }
+            ConnectionEvent::AddressReturned { queue_pair } => {
+                self.u8(12);
+                self.pair(*queue_pair);
+            }
         }
     }
 
@@ -169,6 +174,9 @@ impl Decoder<'_> {
                 queue_pair: self.pair()?,
             },
             11 => ConnectionEvent::AddressRemoved {
+                queue_pair: self.pair()?,
+            },
+            12 => ConnectionEvent::AddressReturned {
                 queue_pair: self.pair()?,
             },
             _ => return Err(Malformed),

@@ -174,6 +174,7 @@ fn connection_events() -> Vec<ConnectionEvent> {
         ConnectionEvent::Disconnected { queue_pair },
         ConnectionEvent::DeviceRemoved { queue_pair },
         ConnectionEvent::AddressRemoved { queue_pair },
+        ConnectionEvent::AddressReturned { queue_pair },
         ConnectionEvent::TimeWaitExit { queue_pair },
         ConnectionEvent::AddressChanged { queue_pair },
     ];

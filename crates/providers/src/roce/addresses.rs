@@ -105,11 +105,11 @@ pub(super) struct Addresses {
 }
 
 /// What has become of the own addresses.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Change<'a> {
     pub(super) missing: &'a [IpAddr],
-    /// One that was missing is back.
-    pub(super) some_returned: bool,
+    /// Those that were missing and are not any more.
+    pub(super) returned: Vec<IpAddr>,
 }
 
 impl Addresses {
@@ -146,14 +146,14 @@ impl Addresses {
         // If nobody knows what is there now, all is as it was until the next change.
         let present = list().ok()?;
         let is_back = |address: &IpAddr| present.contains(address);
-        let some_returned = self.missing.iter().any(is_back);
+        let returned = self.missing.iter().copied().filter(is_back).collect();
         self.seen
             .retain(|address| is_own(*address) && !is_back(address));
         self.missing.clone_from(&self.seen);
         self.seen.extend(present);
         Some(Change {
             missing: &self.missing,
-            some_returned,
+            returned,
         })
     }
 

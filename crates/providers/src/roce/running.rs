@@ -5,6 +5,7 @@ use super::around::Around;
 use super::carrier::{Congestion, Notice, Refusal};
 use super::peers::{PortIndex, answer_to};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use legato_base::Time;
 use legato_transport::adapter::Surroundings as _;
 use legato_transport::cm::Gid;
@@ -70,22 +71,25 @@ impl RoceProvider {
         }
     }
 
-    /// Tells whose address here is missing.
+    /// Tells whose address here is missing, and whose is back.
     fn heed_addresses(&mut self) {
         let ports = &self.around.ports;
         let Some(change) = self.addresses.change(|address| ports.has(address)) else {
             return;
         };
-        if change.some_returned {
-            self.adapter.address_returned(&mut self.around);
-        }
         let Around { ports, peers, .. } = &self.around;
-        let is_lost = |peer: &Gid| {
+        let address = |peer: &Gid| {
             let (port, _) = peers.address(*peer)?;
-            Some(change.missing.contains(&ports.local_address(port)?.ip()))
+            Some(ports.local_address(port)?.ip())
         };
-        let all = self.adapter.peers();
-        let lost: Vec<Gid> = all.filter(|peer| is_lost(peer) == Some(true)).collect();
+        let talked_to_from = |those: &[IpAddr]| -> Vec<Gid> {
+            let all = self.adapter.peers();
+            all.filter(|peer| address(peer).is_some_and(|address| those.contains(&address)))
+                .collect()
+        };
+        let lost = talked_to_from(change.missing);
+        let regained = talked_to_from(&change.returned);
+        self.adapter.address_returned(&mut self.around, &regained);
         self.adapter.address_removed(&mut self.around, &lost);
     }
 

@@ -37,6 +37,7 @@ impl Object {
                 | ConnectionEvent::Disconnected { queue_pair }
                 | ConnectionEvent::DeviceRemoved { queue_pair }
                 | ConnectionEvent::AddressRemoved { queue_pair }
+                | ConnectionEvent::AddressReturned { queue_pair }
                 | ConnectionEvent::TimeWaitExit { queue_pair }
                 | ConnectionEvent::AddressChanged { queue_pair } => Self::QueuePair(*queue_pair),
             }),

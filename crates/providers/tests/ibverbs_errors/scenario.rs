@@ -8,7 +8,7 @@ use legato_verbs::{
     CompletionStatus, ConnectionEvent, ConnectionRequest, Event, MemoryRegion, ProtectionDomain,
     Provider, QueuePair, QueuePairCapabilities, QueuePairInit, QueuePairState, ReceiveRequest,
     Receives, RemoteAddress, SendFlags, SendOperation, SendRequest, SharedReceiveQueue,
-    SharedReceiveQueueCapabilities, VerbsError, WindowBinding, WorkRequestId,
+    SharedReceiveQueueCapabilities, Subject, VerbsError, WindowBinding, WorkRequestId,
 };
 use std::collections::VecDeque;
 
@@ -239,6 +239,7 @@ impl<P: Provider> Pair<P> {
             let changed = Event::Connection(ConnectionEvent::AddressChanged { queue_pair });
             pair.server.events.contains(&changed).then_some(())
         })?;
+        self.address_goes_and_returns()?;
         let state = self
             .server
             .provider
@@ -246,6 +247,38 @@ impl<P: Provider> Pair<P> {
         assert_eq!(state, QueuePairState::ReadyToSend);
         self.reject_another(address)?;
         self.server.provider.close_listener(listener)?;
+        Ok(())
+    }
+
+    /// Of three changes of the port's addresses two are about the own one. What becomes of another port of the
+    /// device is nobody's concern here.
+    fn address_goes_and_returns(&mut self) -> Outcome {
+        let queue_pair = self.server.queue_pair;
+        let told = self.until("the server has its address again", |pair| {
+            let told = pair.server.events.iter().filter(|event| match event {
+                Event::Async(event) => matches!(event.subject(), Subject::Port(_)),
+                Event::Connection(event) => matches!(
+                    event,
+                    ConnectionEvent::AddressRemoved { .. }
+                        | ConnectionEvent::AddressReturned { .. }
+                ),
+                Event::CompletionQueueReady(_) => false,
+            });
+            let told: Vec<Event> = told.cloned().collect();
+            let last = ConnectionEvent::AddressReturned { queue_pair };
+            let is_over = told.contains(&Event::Connection(last));
+            let changes = told.iter().filter(|event| matches!(event, Event::Async(_)));
+            (is_over && changes.count() >= 3).then_some(told)
+        })?;
+        let change = Event::Async(AsyncEvent::AddressChange(1));
+        let expected = [
+            change.clone(),
+            Event::Connection(ConnectionEvent::AddressRemoved { queue_pair }),
+            change.clone(),
+            Event::Connection(ConnectionEvent::AddressReturned { queue_pair }),
+            change,
+        ];
+        assert_eq!(told, expected);
         Ok(())
     }
 

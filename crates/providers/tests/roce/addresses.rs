@@ -7,7 +7,7 @@ use crate::rig::{Node, roce};
 use legato_base::{Duration, Time};
 use legato_providers::Pollable as _;
 use legato_verbs::{
-    Address, AsyncEvent, ConnectionEvent, Event, Provider, QueuePair, QueuePairState, SendOperation,
+    Address, ConnectionEvent, Event, Provider, QueuePair, QueuePairState, SendOperation,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
@@ -103,9 +103,13 @@ impl Ends {
         all.iter().copied().filter(is_told).collect()
     }
 
-    fn is_told_of_return(&self) -> bool {
-        let active = Event::Async(AsyncEvent::PortActive(1));
-        self.near.events.contains(&active)
+    /// Those of these queue pairs that were told since that they have their address again.
+    fn told_of_return(&self, all: &[QueuePair]) -> Vec<QueuePair> {
+        let is_told = |&queue_pair: &QueuePair| {
+            let returned = ConnectionEvent::AddressReturned { queue_pair };
+            self.near.events.contains(&Event::Connection(returned))
+        };
+        all.iter().copied().filter(is_told).collect()
     }
 
     /// A write there and back.
@@ -153,14 +157,14 @@ fn v_39_an_interface_that_is_set_down_is_told_and_connections_go_on_when_it_is_b
             ends.prove(pair);
             ip("link set va down");
             assert_eq!(ends.told(&[pair.0]), [pair.0], "{listens}");
-            assert!(!ends.is_told_of_return());
+            assert_eq!(ends.told_of_return(&[pair.0]), []);
             ip("link set va up");
             if near.contains(':') {
                 // The system has taken them away.
                 ip(&format!("-6 addr add {near}/64 dev va nodad"));
             }
             assert_eq!(ends.told(&[pair.0]), []);
-            assert!(ends.is_told_of_return());
+            assert_eq!(ends.told_of_return(&[pair.0]), [pair.0]);
             ends.prove(pair);
             ip("link del va");
             assert_eq!(ends.told(&[pair.0]), [pair.0], "{listens}");
@@ -185,7 +189,13 @@ fn v_39_an_address_that_goes_is_told_to_its_connections_alone() {
         // Whatever else happens, what is missing still is.
         ip("addr add 10.9.0.4/24 dev va");
         assert_eq!(ends.told(&[kept.0, lost.0]), [lost.0]);
-        assert!(!ends.is_told_of_return());
+        assert_eq!(ends.told_of_return(&[kept.0, lost.0]), []);
+        // Another one goes and comes back.
+        ip("addr del 10.9.0.4/24 dev va");
+        assert_eq!(ends.told(&[kept.0, lost.0]), [lost.0]);
+        ip("addr add 10.9.0.4/24 dev va");
+        assert_eq!(ends.told(&[kept.0, lost.0]), [lost.0]);
+        assert_eq!(ends.told_of_return(&[kept.0, lost.0]), []);
         // The cable is out and the address is still there.
         ends.link.far(|| ip("link set vb down"));
         assert_eq!(ends.told(&[kept.0]), []);
@@ -193,7 +203,7 @@ fn v_39_an_address_that_goes_is_told_to_its_connections_alone() {
         ends.prove(kept);
         ip("addr add 10.9.0.3/24 dev va");
         assert_eq!(ends.told(&[kept.0, lost.0]), []);
-        assert!(ends.is_told_of_return());
+        assert_eq!(ends.told_of_return(&[kept.0, lost.0]), [lost.0]);
         ends.prove(lost);
     });
 }

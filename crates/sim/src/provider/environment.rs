@@ -195,6 +195,7 @@ impl Environment {
                 ConnectionEvent::TimeWaitExit { .. } => 6,
                 ConnectionEvent::AddressChanged { .. } => 7,
                 ConnectionEvent::AddressRemoved { .. } => 8,
+                ConnectionEvent::AddressReturned { .. } => 9,
             },
         };
         self.trace.word(word);

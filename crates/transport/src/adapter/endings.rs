@@ -173,20 +173,30 @@ impl ChannelAdapter {
 
     /// The machine does not have the address any more from which these peers are talked to.
     pub fn address_removed(&mut self, surroundings: &mut impl Surroundings, peers: &[Gid]) {
-        let is_lost = |link: &Link| link.stage != Stage::Ending && peers.contains(&link.peer);
-        let records = self.queue_pairs.iter();
-        let lost = records.filter(|(_, record)| record.link.as_ref().is_some_and(is_lost));
-        let lost: Vec<QueuePair> = lost.map(|(_, record)| record.context.handle).collect();
-        for queue_pair in lost {
-            let event = ConnectionEvent::AddressRemoved { queue_pair };
-            self.objects.raise(surroundings, Event::Connection(event));
-        }
+        let event = |queue_pair| ConnectionEvent::AddressRemoved { queue_pair };
+        self.tell_those_with(surroundings, peers, event);
     }
 
-    /// An address of the machine is back.
-    pub fn address_returned(&mut self, surroundings: &mut impl Surroundings) {
-        let event = AsyncEvent::PortActive(PORT);
-        self.objects.raise(surroundings, Event::Async(event));
+    /// The machine has the address again from which these peers are talked to.
+    pub fn address_returned(&mut self, surroundings: &mut impl Surroundings, peers: &[Gid]) {
+        let event = |queue_pair| ConnectionEvent::AddressReturned { queue_pair };
+        self.tell_those_with(surroundings, peers, event);
+    }
+
+    fn tell_those_with(
+        &mut self,
+        surroundings: &mut impl Surroundings,
+        peers: &[Gid],
+        event: impl Fn(QueuePair) -> ConnectionEvent,
+    ) {
+        let is_one = |link: &Link| link.stage != Stage::Ending && peers.contains(&link.peer);
+        let records = self.queue_pairs.iter();
+        let told = records.filter(|(_, record)| record.link.as_ref().is_some_and(is_one));
+        let told: Vec<QueuePair> = told.map(|(_, record)| record.context.handle).collect();
+        for queue_pair in told {
+            let event = Event::Connection(event(queue_pair));
+            self.objects.raise(surroundings, event);
+        }
     }
 
     /// # Errors

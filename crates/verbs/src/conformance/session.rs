@@ -435,6 +435,7 @@ pub(super) fn subject(event: &Event) -> Option<QueuePair> {
             | ConnectionEvent::Disconnected { queue_pair }
             | ConnectionEvent::DeviceRemoved { queue_pair }
             | ConnectionEvent::AddressRemoved { queue_pair }
+            | ConnectionEvent::AddressReturned { queue_pair }
             | ConnectionEvent::TimeWaitExit { queue_pair }
             | ConnectionEvent::AddressChanged { queue_pair },
         ) => Some(*queue_pair),

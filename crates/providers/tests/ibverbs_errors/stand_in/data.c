@@ -122,8 +122,13 @@ static enum ibv_wc_status deliver(struct queue_pair *peer, const struct ibv_send
         return IBV_WC_RNR_RETRY_EXC_ERR;
     if (qp->srq)
         count_shared(qp->srq);
-    if (!peer->has_said_that_data_came && !knows_that_it_is_connected(qp->qp_num))
+    if (!peer->has_said_that_data_came && !knows_that_it_is_connected(qp->qp_num)) {
         raise_event(qp->context, IBV_EVENT_COMM_EST, qp);
+        raise_port_event(qp->context, IBV_EVENT_PORT_ERR, 2);
+        raise_port_event(qp->context, IBV_EVENT_PORT_ACTIVE, 2);
+        for (int n = 0; n < 3; n++)
+            raise_port_event(qp->context, IBV_EVENT_GID_CHANGE, 1);
+    }
     peer->has_said_that_data_came = true;
     struct ibv_wc completion = {
         .wr_id = receive.wr_id, .opcode = opcode, .byte_len = (uint32_t)length, .qp_num = qp->qp_num};

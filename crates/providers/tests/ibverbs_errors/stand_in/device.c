@@ -168,6 +168,14 @@ static const union ibv_gid gids[2] = {
     {.raw = {[10] = 0xff, 0xff, 127, 0, 0, 1}},
 };
 
+/* Changes of the table of GIDs that were told. The second one takes 127.0.0.1 away and the third one brings it back;
+ * the first one is about another's address. */
+static unsigned changes;
+
+static bool is_in_use(uint32_t index) {
+    return index == 0 || (index == 1 && changes != 2);
+}
+
 EXPORTED int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *into) {
     FAIL_WITH_ERRNO();
     expect_alive(&context_of(context)->life, __func__);
@@ -190,6 +198,8 @@ EXPORTED int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint3
     expect_alive(&context_of(context)->life, __func__);
     if (port != 1 || index > 1 || flags || length < sizeof *into)
         return EINVAL;
+    if (!is_in_use(index))
+        return ENODATA;
     fill_gid(into, index);
     return 0;
 }
@@ -213,14 +223,26 @@ void raise_event(struct ibv_context *context, enum ibv_event_type type, void *el
     put_letter(&context_of(context)->events, event);
 }
 
+void raise_port_event(struct ibv_context *context, enum ibv_event_type type, int port) {
+    struct ibv_async_event *event = calloc(1, sizeof *event);
+    event->event_type = type;
+    event->element.port_num = port;
+    put_letter(&context_of(context)->events, event);
+}
+
 /* The count of events that were got and not acknowledged, of the object that an event is about. */
 static unsigned *unacknowledged(const struct ibv_async_event *event) {
+    static unsigned of_ports;
     switch (event->event_type) {
     case IBV_EVENT_CQ_ERR:
         return &((struct completion_queue *)event->element.cq)->unacknowledged;
     case IBV_EVENT_SRQ_ERR:
     case IBV_EVENT_SRQ_LIMIT_REACHED:
         return &((struct shared_receive_queue *)event->element.srq)->unacknowledged;
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_GID_CHANGE:
+        return &of_ports;
     default:
         return &((struct queue_pair *)event->element.qp)->unacknowledged;
     }
@@ -234,6 +256,7 @@ EXPORTED int ibv_get_async_event(struct ibv_context *context, struct ibv_async_e
         return -1;
     *into = *event;
     free(event);
+    changes += into->event_type == IBV_EVENT_GID_CHANGE;
     ++*unacknowledged(into);
     count_live(UNACKNOWLEDGED_EVENT, 1);
     return 0;

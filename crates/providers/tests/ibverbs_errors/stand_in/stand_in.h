@@ -114,6 +114,7 @@ struct device_context *context_of(struct ibv_context *context);
 /* The context that connection management has for itself. */
 struct ibv_context *context_of_cm(void);
 void raise_event(struct ibv_context *context, enum ibv_event_type type, void *element);
+void raise_port_event(struct ibv_context *context, enum ibv_event_type type, int port);
 
 /* objects.c */
 struct domain {

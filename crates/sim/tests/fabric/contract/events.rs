@@ -28,6 +28,7 @@ fn of_queue_pair(queue_pair: QueuePair) -> Vec<Event> {
         ConnectionEvent::Disconnected { queue_pair },
         ConnectionEvent::DeviceRemoved { queue_pair },
         ConnectionEvent::AddressRemoved { queue_pair },
+        ConnectionEvent::AddressReturned { queue_pair },
         ConnectionEvent::TimeWaitExit { queue_pair },
     ];
     let events = [

@@ -5,7 +5,7 @@ use legato_base::Duration;
 use legato_fabric::{Cause, ConnectionId, Effect, FabricConfig, Proof, ResetCause};
 use legato_sim::fault::{self, EventEffect, Events, Frequency, Rule, Scope};
 use legato_sim::provider::{Personality, SimNetwork};
-use legato_verbs::{AsyncEvent, ConnectionEvent, Event, VerbsError};
+use legato_verbs::{AsyncEvent, CompletionStatus, ConnectionEvent, Event, VerbsError};
 
 /// A read, a write and a call are under way when something becomes of the device or port: all fail
 /// with this cause within 100 ms, also where nothing is flushed, and their buffers are back.
@@ -93,10 +93,16 @@ fn v_39_an_address_is_gone() {
     }
 }
 
+fn address_returned(world: &World<SimNetwork>) -> Event {
+    let queue_pair = world.left.nic.last_queue_pair.unwrap();
+    Event::Connection(ConnectionEvent::AddressReturned { queue_pair })
+}
+
 // P-56
 #[test]
 fn v_39_what_is_under_way_waits_for_a_port_or_an_address_that_may_come_back() {
     let port_error = Event::Async(AsyncEvent::PortError(1));
+    let port_active = Event::Async(AsyncEvent::PortActive(1));
     for personality in Personality::ALL {
         for comes_back in [true, false] {
             let (mut world, here) = under_way_with_patience(personality);
@@ -110,8 +116,8 @@ fn v_39_what_is_under_way_waits_for_a_port_or_an_address_that_may_come_back() {
                 world.run_for(Duration::from_millis(30));
             }
             if comes_back {
-                let active = Event::Async(AsyncEvent::PortActive(1));
-                world.left.nic.inject.push_back(active);
+                let returned = [address_returned(&world), port_active.clone()];
+                world.left.nic.inject.extend(returned);
                 world.run_for(MILLISECOND);
             }
             assert!(world.left.outcomes().is_empty(), "{}", personality.name);
@@ -138,19 +144,73 @@ fn v_39_what_is_under_way_waits_for_a_port_or_an_address_that_may_come_back() {
     }
 }
 
-// P-56, P-90
+/// Lost: whatever came back began the wait anew, so that a link that went up and down kept a connection for ever
+/// whose own address was gone.
+// P-56
 #[test]
-fn v_39_an_address_changes() {
+fn v_39_what_comes_back_ends_no_wait_for_what_does_not() {
+    let port_error = Event::Async(AsyncEvent::PortError(1));
+    let port_active = Event::Async(AsyncEvent::PortActive(1));
     for personality in Personality::ALL {
-        let (mut world, here) = under_way(personality);
+        let (mut world, here) = under_way_with_patience(personality);
+        let removed = address_removed(&world);
+        world.left.nic.inject.push_back(removed.clone());
+        for _ in 0..4 {
+            let flaps = [port_error.clone(), port_active.clone(), removed.clone()];
+            world.left.nic.inject.extend(flaps);
+            world.run_for(Duration::from_millis(24));
+        }
+        assert!(world.left.outcomes().is_empty(), "{}", personality.name);
+        world.run_for(Duration::from_millis(80));
+        let cause = Cause::Reset(ResetCause::AddressRemoved);
+        let outcomes = world.left.outcomes();
+        assert_eq!(outcomes.len(), 1, "{}", personality.name);
+        assert_eq!(outcomes[0].1, Err((cause, Effect::Unknown)));
+        world.run_for(SECOND);
+        assert_eq!(world.left.disconnected(), [here], "{}", personality.name);
+    }
+}
+
+/// Both are missing at the same time, and one of them is back.
+// P-56
+#[test]
+fn v_39_a_wait_goes_on_for_the_second_thing_that_is_missing() {
+    let port_error = Event::Async(AsyncEvent::PortError(1));
+    let port_active = Event::Async(AsyncEvent::PortActive(1));
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way_with_patience(personality);
+        let removed = address_removed(&world);
+        let events = [port_error.clone(), removed, port_active.clone()];
+        world.left.nic.inject.extend(events);
+        world.run_for(Duration::from_millis(99));
+        assert!(world.left.outcomes().is_empty(), "{}", personality.name);
+        world.run_for(Duration::from_millis(80));
+        let cause = Cause::Reset(ResetCause::AddressRemoved);
+        let outcomes = world.left.outcomes();
+        assert_eq!(outcomes.len(), 1, "{}", personality.name);
+        assert_eq!(outcomes[0].1, Err((cause, Effect::Unknown)));
+        world.run_for(SECOND);
+        assert_eq!(world.left.disconnected(), [here], "{}", personality.name);
+    }
+}
+
+/// Lost: an address that was added to a node's device ended the connections of all programs.
+// P-56
+#[test]
+fn v_39_other_addresses_of_the_port_change_and_nothing_ends() {
+    for personality in Personality::ALL {
+        let (mut world, _) = under_way(personality);
         world.network.raise("left", AsyncEvent::AddressChange(1));
-        all_fail(
-            &mut world,
-            here,
-            ResetCause::AddressChanged,
-            personality.name,
-        );
-        recovers(&mut world);
+        world.run_for(Duration::from_millis(100));
+        assert!(world.left.outcomes().is_empty(), "{}", personality.name);
+        world.network.unfreeze("right");
+        world.right.paused = false;
+        world.run_for(SECOND);
+        let outcomes = world.left.outcomes();
+        assert_eq!(outcomes.len(), 2, "{}", personality.name);
+        assert!(outcomes.iter().all(|(_, outcome)| outcome.is_ok()));
+        assert_eq!(world.left.disconnected(), [], "{}", personality.name);
+        assert_eq!(world.left.fabric.counters().address_changes, 1);
     }
 }
 
@@ -182,6 +242,46 @@ fn l_43_a_link_that_is_gone_unannounced_and_an_address_that_moves() {
         world.network.faults(|faults| faults.end(unsaid));
         world.network.set_link("left", true);
         world.network.raise("left", AsyncEvent::AddressChange(1));
+        recovers(&mut world);
+    }
+}
+
+/// Lost: the peer was blamed for what this side's NIC had done, because that a connection is over is told first.
+// P-54
+#[test]
+fn v_29_who_has_ended_a_connection_may_be_told_after_its_end() {
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way(personality);
+        let queue_pair = world.left.nic.last_queue_pair.unwrap();
+        let over = Event::Connection(ConnectionEvent::Disconnected { queue_pair });
+        let fatal = Event::Async(AsyncEvent::QueuePairFatal(queue_pair));
+        world.left.nic.inject.extend([over, fatal]);
+        all_fail(
+            &mut world,
+            here,
+            ResetCause::QueuePairFatal,
+            personality.name,
+        );
+        recovers(&mut world);
+    }
+}
+
+/// The same of a completion.
+#[test]
+fn v_29_a_completion_that_is_polled_after_the_end_may_tell_why() {
+    for personality in Personality::ALL {
+        let (mut world, here) = under_way(personality);
+        let queue_pair = world.left.nic.last_queue_pair.unwrap();
+        world.left.nic.hold_completions = true;
+        world.run_for(Duration::from_secs(8));
+        let over = Event::Connection(ConnectionEvent::Disconnected { queue_pair });
+        world.left.nic.inject.push_back(over);
+        world.run_for(MILLISECOND);
+        world.left.nic.hold_completions = false;
+        world.run_for(SECOND);
+        let cause = world.left.fabric.reset_cause(here);
+        let expected = ResetCause::Transport(CompletionStatus::RetryExceeded);
+        assert_eq!(cause, Some(expected), "{}", personality.name);
         recovers(&mut world);
     }
 }
