@@ -5,8 +5,8 @@ use super::accept::Batch;
 use super::gather::Ready;
 use super::space::Space;
 use crate::order::Sequence;
-use crate::uffd::Userfaultfd;
 use crate::uffd::agent::now;
+use crate::uffd::context::MESSAGES_MAX;
 use crate::uffd::mappings::mapping_of;
 use crate::uffd::message::{Message, Newborn};
 use crate::uffd::program::has_threads;
@@ -77,13 +77,12 @@ impl LinuxKernel {
         if ready.is_some() {
             self.take_new_parts_back(space);
         }
-        if let (Some(ready), Some(Space { context, .. })) = (ready, self.space(space)) {
+        if let (Some(ready), Some(watched)) = (ready, self.space(space)) {
             let messages = &mut batch.messages;
-            if quiet.is_none() && ready.sequence == Sequence::Simultaneous {
-                read_changes(context, ready.count, messages);
-            } else {
-                let _ = context.read(ready.count, messages);
-            }
+            let _ = match ready.changes {
+                Some(count) => watched.read_changes(count, messages),
+                None => watched.context.read(MESSAGES_MAX, messages),
+            };
             batch.sequence = match quiet {
                 Some(Ready {
                     sequence: Sequence::AtOnce,
@@ -160,6 +159,11 @@ impl LinuxKernel {
         let Some(Space { context, .. }) = self.space(space) else {
             return;
         };
+        // Until the thread goes on whose event was read.
+        if context.is_changing() {
+            self.unwatched.push((space, range));
+            return;
+        }
         // What is missing would be marked, and take page tables.
         let present = match self.residency_of(space) {
             Some(residency) if self.features.can_mark() => residency.present_in(range),
@@ -169,9 +173,8 @@ impl LinuxKernel {
             let length = range.count << PAGE_SHIFT;
             context.protect(range.start.address(), length) == Err(Errno::AGAIN)
         };
-        // Until the thread goes on whose event was read. In any other case the range is no longer
-        // what it was.
-        if context.is_changing() || present.is_ok_and(|ranges| ranges.iter().any(is_refused)) {
+        // In any other case the range is no longer what it was.
+        if present.is_ok_and(|ranges| ranges.iter().any(is_refused)) {
             self.unwatched.push((space, range));
         }
     }
@@ -234,19 +237,6 @@ impl LinuxKernel {
             || !self.protected.is_empty()
             || !self.unwatched.is_empty()
             || !self.unmarked.is_empty()
-    }
-}
-
-/// Reads so many changes, or as many as there are. Faults that have come meanwhile come first and do not
-/// count.
-fn read_changes(context: &Userfaultfd, count: usize, into: &mut Vec<Message>) {
-    loop {
-        let before = into.len();
-        let changes = into.iter().filter(|message| message.is_change()).count();
-        let missing = count.saturating_sub(changes);
-        if missing == 0 || context.read(missing, into).is_err() || into.len() == before {
-            return;
-        }
     }
 }
 

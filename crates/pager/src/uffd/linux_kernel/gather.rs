@@ -13,9 +13,8 @@ use super::waits::Waits;
 use crate::SpaceId;
 use crate::order::Sequence;
 use crate::uffd::agent::now;
-use crate::uffd::context::MESSAGES_MAX;
 use crate::uffd::hand::remote::Hand;
-use crate::uffd::program::{Thread, is_readable, threads_of_all};
+use crate::uffd::program::{Thread, has_threads, is_readable, threads_of_all};
 use alloc::vec::Vec;
 use legato_base::Duration;
 use legato_base::timeouts::{ANNOUNCEMENTS, Patience};
@@ -46,23 +45,23 @@ pub(super) struct Gathering {
 /// What may be read of a space, and what that is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ready {
-    /// So many messages.
-    pub(super) count: usize,
+    /// So many changes, and the faults that come before them. None: whatever there is.
+    pub(super) changes: Option<usize>,
     pub(super) sequence: Sequence,
 }
 
 impl Ready {
     /// What comes next is not told from what came before it.
     const INCOMPLETE: Self = Self {
-        count: MESSAGES_MAX,
+        changes: None,
         sequence: Sequence::Incomplete,
     };
     const AT_ONCE: Self = Self {
-        count: MESSAGES_MAX,
+        changes: None,
         sequence: Sequence::AtOnce,
     };
     const ALL: Self = Self {
-        count: MESSAGES_MAX,
+        changes: None,
         sequence: Sequence::AsDone,
     };
 }
@@ -107,7 +106,7 @@ impl Gathering {
             // Whoever waits is none of the threads that are known, or it cannot be seen.
             0 if self.announced == 0 => Some(Ready::INCOMPLETE),
             count if count == self.announced => Some(Ready {
-                count,
+                changes: Some(count),
                 sequence: Sequence::Simultaneous,
             }),
             _ => {
@@ -178,19 +177,20 @@ impl LinuxKernel {
         if processes.is_empty() {
             return Some(Ready::AT_ONCE);
         }
-        let threads = threads_of_all(&processes);
         // One thread announces in order.
-        if threads.len() <= 1 {
+        if matches!(processes[..], [process] if !has_threads(process)) {
             return Some(Ready::ALL);
         }
+        // Whoever has announced it last may need a processor to go on.
         if !is_readable(context.fd()) {
             return None;
         }
+        let threads = threads_of_all(&processes);
         let waits = &mut self.space_mut(space)?.waits;
         let count = waits.count_announced(&threads).max(1);
         // Whoever announces something from here on is behind those that were counted.
         (!waits.is_anyone_in_mremap(&threads)).then_some(Ready {
-            count,
+            changes: Some(count),
             ..Ready::AT_ONCE
         })
     }

@@ -26,6 +26,8 @@ pub(super) struct Growing {
     parts: Vec<PageRange>,
     /// The page that each thread was last said to wait for, since the address space has been changing.
     waiting: Vec<Waiting>,
+    /// Somebody waits who was not looked at yet. Who was waits where it did, or has been said to wait anew.
+    has_new: bool,
 }
 
 /// A page that a message says to be missing, and what the thread that waits for it calls itself.
@@ -75,6 +77,7 @@ impl Growing {
     fn forget(&mut self) {
         self.parts.clear();
         self.waiting.clear();
+        self.has_new = false;
     }
 
     /// Messages were read.
@@ -82,6 +85,7 @@ impl Growing {
         for waiting in messages.iter().filter_map(Waiting::of) {
             self.waiting.retain(|other| other.thread != waiting.thread);
             self.waiting.push(waiting);
+            self.has_new = true;
         }
     }
 }
@@ -139,9 +143,10 @@ impl LinuxKernel {
             space.growing.forget();
         }
         space.growing.note(messages);
-        if !is_changing || space.growing.waiting.is_empty() {
+        if !is_changing || !space.growing.has_new {
             return;
         }
+        space.growing.has_new = false;
         let processes = self.processes_of(id);
         let many = self
             .space(id)
@@ -167,6 +172,8 @@ impl LinuxKernel {
                     && self.leave_to_kernel(id, waiting, &growth)
                 {
                     messages.retain(|message| Waiting::of(message) != Some(waiting));
+                } else if let Some(space) = self.space_mut(id) {
+                    space.growing.has_new = true;
                 }
             }
             return;
