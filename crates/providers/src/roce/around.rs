@@ -2,6 +2,7 @@
 
 use super::carrier::PACKET_BUFFER;
 use super::memory::Memory;
+use super::paths::{Paths, SHORT, Say};
 use super::peers::Peers;
 use super::ports::Ports;
 use alloc::boxed::Box;
@@ -22,6 +23,7 @@ pub(super) struct Around {
     pub(super) memory: BTreeMap<RegionNumber, Memory>,
     pub(super) ports: Ports,
     pub(super) peers: Peers,
+    pub(super) paths: Paths,
     pub(super) random: Random,
     /// The adapter waits for room.
     pub(super) link_watched: bool,
@@ -29,19 +31,71 @@ pub(super) struct Around {
 }
 
 impl Around {
-    pub(super) fn new(ports: Ports, peers: Peers, random: Random) -> Self {
+    pub(super) fn new(ports: Ports, peers: Peers, mut random: Random) -> Self {
         Self {
             now: Time::ZERO,
             alarms: Alarms::default(),
             memory: BTreeMap::new(),
             ports,
             peers,
+            paths: Paths::new(&mut random),
             random,
             link_watched: false,
             spare: Vec::new(),
         }
     }
+
+    /// Sends a packet of this side's paths.
+    pub(super) fn say(&mut self, to: Gid, say: Say) {
+        if let Some((port, peer)) = self.peers.address(to) {
+            let mut buffer = self.take_buffer(PACKET_BUFFER);
+            let length = say.write(&mut buffer);
+            let spare = self.ports.send(port, peer, MANAGEMENT, buffer, length);
+            self.give_buffer(spare);
+        }
+    }
+
+    /// Tries what is to be tried with peers now.
+    pub(super) fn try_paths(&mut self) {
+        if self.paths.next_deadline() <= self.now {
+            for (to, say) in self.paths.tries(self.now, &mut self.random) {
+                self.say(to, say);
+            }
+        }
+    }
+
+    /// Sends a packet in parts if it would not get through whole. False if it is to be sent whole.
+    fn send_in_parts(&mut self, to: Gid, flow: u32, packet: &mut [u8], length: usize) -> bool {
+        let Some((port, peer)) = self.peers.address(to) else {
+            return false;
+        };
+        if !self.ports.carries_datagrams(port) {
+            return false;
+        }
+        if !self.paths.knows(to) {
+            let is_inside = self.is_inside(to);
+            self.paths.begin(to, is_inside, self.now);
+        }
+        let Some(split) = self.paths.split(to, packet, length) else {
+            return false;
+        };
+        let mut buffer = self.spare.pop();
+        for range in split.parts() {
+            let mut part = buffer
+                .take()
+                .unwrap_or_else(|| vec![0; PACKET_BUFFER].into());
+            let length = split.write(range, &mut part);
+            buffer = Some(self.ports.send(port, peer, flow, part, length));
+        }
+        self.spare.extend(buffer);
+        // Each part occupies the memory of a long packet as long as it waits.
+        self.ports.flush_one(port);
+        true
+    }
 }
+
+/// The flow of what no queue pair sends.
+const MANAGEMENT: u32 = 1;
 
 impl Surroundings for Around {
     type Buffer = Box<[u8]>;
@@ -73,11 +127,14 @@ impl Surroundings for Around {
         self.spare.push(buffer);
     }
 
-    fn send(&mut self, flow: Flow, to: Gid, buffer: Box<[u8]>, length: usize) {
+    fn send(&mut self, flow: Flow, to: Gid, mut buffer: Box<[u8]>, length: usize) {
         let flow = match flow {
-            Flow::Management => 1,
+            Flow::Management => MANAGEMENT,
             Flow::QueuePair { number, .. } => number.get(),
         };
+        if length > SHORT && self.send_in_parts(to, flow, &mut buffer, length) {
+            return self.give_buffer(buffer);
+        }
         let spare = match self.peers.address(to) {
             Some((port, peer)) => self.ports.send(port, peer, flow, buffer, length),
             None => buffer,

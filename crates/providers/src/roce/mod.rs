@@ -27,6 +27,7 @@ mod around;
 pub mod carrier;
 mod memory;
 pub mod out_of_band;
+mod paths;
 mod peers;
 mod ports;
 mod provider;

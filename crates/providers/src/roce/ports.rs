@@ -7,6 +7,7 @@ use super::carrier::{
 use super::peers::PortIndex;
 use crate::memory::system;
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::convert::Infallible;
@@ -25,6 +26,9 @@ const PORTS_MAX: usize = 64;
 const FIRST_OWN_PORT: u16 = 0x8000;
 /// Ports that are tried before none is free.
 const TRIES: u32 = 64;
+
+/// Packets that are held at most: the parts of one, and what connection management sends without asking.
+const HELD_MAX: usize = 8;
 
 /// What carries packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +53,8 @@ struct Port {
     listeners: u32,
     /// It was opened for listeners, and is closed after them.
     passing: bool,
-    /// A packet that the carrier had no room for.
-    held: Option<Held>,
+    /// A packet, or the parts of one, that the carrier had no room for.
+    held: VecDeque<Held>,
 }
 
 #[derive(Debug)]
@@ -162,7 +166,7 @@ impl Ports {
             carrier,
             listeners: 0,
             passing: false,
-            held: None,
+            held: VecDeque::new(),
         });
         match self.ports.get_mut(index) {
             Some(place) => *place = port,
@@ -244,7 +248,12 @@ impl Ports {
 
     /// Could the packet that is sent next be held, whatever its port?
     pub(super) fn has_room(&self) -> bool {
-        self.ports.iter().flatten().all(|port| port.held.is_none())
+        self.ports.iter().flatten().all(|port| port.held.is_empty())
+    }
+
+    pub(super) fn carries_datagrams(&self, index: PortIndex) -> bool {
+        self.port(index)
+            .is_some_and(|port| port.kind == Kind::Datagram)
     }
 
     /// Queues a packet of so many bytes. Returns memory for another one.
@@ -257,11 +266,11 @@ impl Ports {
         length: usize,
     ) -> Box<[u8]> {
         if let Some(port) = self.port_mut(index)
-            && port.held.is_none()
-            && !port.take(peer, flow, &mut packet, length)
+            && port.held.len() < HELD_MAX
+            && !(port.held.is_empty() && port.take(peer, flow, &mut packet, length))
         {
             let other = vec![0; PACKET_BUFFER].into();
-            port.held = Some(Held {
+            port.held.push_back(Held {
                 peer,
                 flow,
                 packet: mem::replace(&mut packet, other),
@@ -273,17 +282,12 @@ impl Ports {
 
     /// Sends what waits. What the sockets do not take now stays.
     pub(super) fn flush(&mut self) {
-        for port in self.ports.iter_mut().flatten() {
-            port.carrier.flush();
-            let Some(mut held) = port.held.take() else {
-                continue;
-            };
-            if port.take(held.peer, held.flow, &mut held.packet, held.length) {
-                port.carrier.flush();
-            } else {
-                port.held = Some(held);
-            }
-        }
+        self.ports.iter_mut().flatten().for_each(Port::flush);
+    }
+
+    /// Sends what waits at one port.
+    pub(super) fn flush_one(&mut self, index: PortIndex) {
+        self.port_mut(index).into_iter().for_each(Port::flush);
     }
 
     /// Receives through one port into an inbox that has been read.
@@ -321,6 +325,20 @@ impl Ports {
 }
 
 impl Port {
+    fn flush(&mut self) {
+        self.carrier.flush();
+        let had_any = !self.held.is_empty();
+        while let Some(mut held) = self.held.pop_front() {
+            if !self.take(held.peer, held.flow, &mut held.packet, held.length) {
+                self.held.push_front(held);
+                break;
+            }
+        }
+        if had_any {
+            self.carrier.flush();
+        }
+    }
+
     /// False if there is no room. A packet that cannot be sent at all is lost, as on any network.
     fn take(&mut self, peer: SocketAddr, flow: u32, packet: &mut Box<[u8]>, length: usize) -> bool {
         let sent = self.carrier.send_packet(peer, flow, packet, length);

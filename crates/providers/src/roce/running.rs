@@ -3,6 +3,7 @@
 use super::RoceProvider;
 use super::around::Around;
 use super::carrier::{Congestion, Notice, Refusal};
+use super::paths::{self, Heard, Whole};
 use super::peers::{PortIndex, answer_to};
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -16,7 +17,9 @@ impl RoceProvider {
         let more = self.receive_all();
         if self.addresses.is_due(now) {
             self.heed_addresses();
+            self.heed_missing();
         }
+        self.around.try_paths();
         self.sound_alarms();
         self.around.ports.flush();
         self.let_link_go_on();
@@ -24,7 +27,8 @@ impl RoceProvider {
         if more {
             return now;
         }
-        self.around.alarms.next_deadline()
+        let alarm = self.around.alarms.next_deadline();
+        alarm.min(self.around.paths.next_deadline())
     }
 
     /// Handles what has come. True if there may be more: the user sees to its own work first, which a
@@ -50,7 +54,7 @@ impl RoceProvider {
     }
 
     /// Of what a carrier says of its peers only this matters: whoever asked for a connection need not
-    /// wait. Else whoever does not answer is found by timers.
+    /// wait, and long packets go another way. Else whoever does not answer is found by timers.
     fn heed_notices(&mut self, port: PortIndex) {
         while let Some(notice) = self.around.ports.notice(port) {
             let (Notice::Refused { peer, refusal } | Notice::Lost { peer, refusal }) = notice
@@ -63,6 +67,11 @@ impl RoceProvider {
                     self.adapter.turned_away(&mut self.around, gid, &said);
                 }
                 continue;
+            }
+            if matches!(refusal, Refusal::TooLong { .. })
+                && let Some(gid) = self.around.peers.gid(port, peer)
+            {
+                self.around.paths.refused(gid, self.around.now);
             }
             let is_nobody = matches!(refusal, Refusal::Port | Refusal::Host | Refusal::Network);
             if is_nobody && let Some(gid) = self.around.peers.gid(port, peer) {
@@ -93,6 +102,30 @@ impl RoceProvider {
         self.adapter.address_removed(&mut self.around, &lost);
     }
 
+    /// What is missing of long packets may be missing for their length.
+    fn heed_missing(&mut self) {
+        let Around {
+            ports,
+            peers,
+            paths,
+            now,
+            ..
+        } = &mut self.around;
+        let mut told = Vec::new();
+        for path in self.adapter.paths() {
+            let is_datagram = |(port, _)| ports.carries_datagrams(port);
+            let missing = path.counters.losses + path.counters.timeouts;
+            if path.mtu as usize > paths::SHORT && peers.address(path.peer).is_some_and(is_datagram)
+            {
+                let say = paths.count_missing(path.peer, missing, *now);
+                told.extend(say.map(|say| (path.peer, say)));
+            }
+        }
+        for (peer, say) in told {
+            self.around.say(peer, say);
+        }
+    }
+
     fn handle_inbox(&mut self, port: PortIndex) {
         while let Some(received) = self.inbox.next() {
             let peer = answer_to(received.source);
@@ -100,11 +133,27 @@ impl RoceProvider {
                 continue;
             };
             let (adapter, around) = (&mut self.adapter, &mut self.around);
-            match received.congestion {
-                Congestion::Experienced => adapter.receive_marked(around, from, received.packet),
-                Congestion::None | Congestion::NotTold => {
-                    adapter.receive(around, from, received.packet);
+            let whole = if paths::is_own(received.packet) {
+                // P-104: nobody else is answered, nor may occupy anything.
+                let is_peer = adapter.peers().any(|peer| peer == from);
+                match is_peer.then(|| around.paths.hear(from, received.packet, around.now)) {
+                    Some(Heard::Packet(whole)) => Some(whole),
+                    Some(Heard::Answer(say)) => {
+                        around.say(from, say);
+                        continue;
+                    }
+                    Some(Heard::Nothing) | None => continue,
                 }
+            } else {
+                None
+            };
+            let packet = whole.as_ref().map_or(received.packet, Whole::packet);
+            match received.congestion {
+                Congestion::Experienced => adapter.receive_marked(around, from, packet),
+                Congestion::None | Congestion::NotTold => adapter.receive(around, from, packet),
+            }
+            if let Some(whole) = whole {
+                around.paths.give_back(whole);
             }
         }
     }
@@ -136,6 +185,9 @@ impl RoceProvider {
         });
         self.around
             .peers
+            .forget_all_but(|gid| adapter.peers().any(|peer| peer == gid));
+        self.around
+            .paths
             .forget_all_but(|gid| adapter.peers().any(|peer| peer == gid));
     }
 

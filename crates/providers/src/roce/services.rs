@@ -83,6 +83,7 @@ impl RoceProvider {
         let Around {
             ports,
             peers,
+            paths,
             random,
             ..
         } = &mut self.around;
@@ -96,7 +97,9 @@ impl RoceProvider {
         let target = Target {
             gid,
             service: ServiceId::tcp(service),
-            path_mtu: ports.path_mtu(port, place),
+            path_mtu: ports
+                .path_mtu(port, place)
+                .map(|ends| paths.path_mtu(gid, ends)),
         };
         self.settle(port);
         say!(self.connect(queue_pair, Some(target), private_data))

@@ -97,6 +97,17 @@ impl Link {
         move_into_link_name_space(end.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
     }
 
+    /// From now on frames that carry IP packets longer than this are lost, in both directions, as at a switch with
+    /// a smaller MTU.
+    pub(crate) fn swallow_longer(&self, bytes: u32) {
+        let swallow = |link: &str| {
+            tool("tc", &format!("qdisc add dev {link} clsact"));
+            filter_longer(link, bytes);
+        };
+        swallow("va");
+        self.far(|| swallow("vb"));
+    }
+
     /// From now on each frame is lost with this probability, in both directions.
     pub(crate) fn lose(&self, per_mille: u32) {
         Loss::incoming("va", per_mille);
@@ -161,9 +172,20 @@ fn filter(link: &str, hook: &str, action: u32, per_mille: u32) {
     let program = format!(
         "6,40 0 0 4294963200,21 3 0 2054,32 0 0 4294963256,53 1 0 {threshold},6 0 0 {action},6 0 0 4294967295"
     );
+    add_filter(link, hook, &program);
+}
+
+/// The program loads the length of the frame, with its header of 14 bytes.
+fn filter_longer(link: &str, bytes: u32) {
+    let longest = bytes + 14;
+    let program = format!("4,128 0 0 0,37 0 1 {longest},6 0 0 {TC_ACT_SHOT},6 0 0 4294967295");
+    add_filter(link, "ingress", &program);
+}
+
+fn add_filter(link: &str, hook: &str, program: &str) {
     let filter = format!("filter add dev {link} {hook} bpf da bytecode");
     let mut arguments: Vec<&str> = filter.split(' ').collect();
-    arguments.push(&program);
+    arguments.push(program);
     let status = Command::new("tc").args(arguments).status();
     assert!(status.unwrap().success(), "tc {filter} {program}");
 }

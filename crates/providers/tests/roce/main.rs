@@ -13,6 +13,7 @@ mod endings;
 mod halves;
 mod hostile;
 mod marks;
+mod narrow;
 #[path = "../netns/mod.rs"]
 mod netns;
 mod networks;

@@ -21,6 +21,8 @@ struct Kind {
     ipv6: bool,
     mtu: u32,
     lost_per_mille: u32,
+    /// Longer IP packets get lost.
+    swallows_above: u32,
 }
 
 const PLAIN: Kind = Kind {
@@ -28,6 +30,7 @@ const PLAIN: Kind = Kind {
     ipv6: false,
     mtu: 1500,
     lost_per_mille: 0,
+    swallows_above: u32::MAX,
 };
 
 impl Kind {
@@ -45,6 +48,9 @@ impl Kind {
         };
         if self.lost_per_mille > 0 {
             link.lose(self.lost_per_mille);
+        }
+        if self.swallows_above < self.mtu {
+            link.swallow_longer(self.swallows_above);
         }
         Network {
             listen: match self.is_datagram {
@@ -116,6 +122,8 @@ networks! {
     udp_frames_of_9000: Kind { mtu: 9000, ..PLAIN };
     udp_ipv6_frames_of_1500: Kind { ipv6: true, ..PLAIN };
     udp_ipv6_frames_of_9000: Kind { ipv6: true, mtu: 9000, ..PLAIN };
+    udp_frames_of_9000_that_a_switch_swallows: Kind { mtu: 9000, swallows_above: 1500, ..PLAIN };
+    udp_ipv6_frames_of_9000_that_a_switch_swallows: Kind { ipv6: true, mtu: 9000, swallows_above: 1500, ..PLAIN };
     stream: Kind { is_datagram: false, ..PLAIN };
     stream_ipv6: Kind { is_datagram: false, ipv6: true, ..PLAIN };
     udp_one_of_1000_is_lost: Kind { lost_per_mille: 1, ..PLAIN };

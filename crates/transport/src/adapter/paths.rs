@@ -32,6 +32,8 @@ pub(super) struct Paths {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathState {
     pub peer: Gid,
+    /// Bytes that its packets carry at most.
+    pub mtu: u32,
     /// Smoothed, of requests and of READs; zero before the first is measured.
     pub round_trips: [Duration; 2],
     /// Packets that may be under way, of requests and of READs.
@@ -179,6 +181,7 @@ impl ChannelAdapter {
         const BOTH: [Direction; 2] = [Direction::Requests, Direction::Answers];
         self.paths.by_peer.iter().map(|(&peer, path)| PathState {
             peer,
+            mtu: path.mtu(),
             round_trips: BOTH.map(|it| path.window(it).round_trip()),
             windows: BOTH.map(|it| path.window(it).packets()),
             in_flight: BOTH.map(|it| path.in_flight(it)),

@@ -156,6 +156,11 @@ impl Path {
         }
     }
 
+    /// Bytes of payload of its packets at most.
+    pub const fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
     /// Packets that a READ asks for at once, at most and, while something is under way, at least.
     pub fn piece(&self) -> (u32, u32) {
         if self.is_free {
