@@ -25,35 +25,31 @@ impl Lack {
     }
 }
 
-/// Of an established connection.
+/// The time in which an established connection lacks something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
-    first: Lack,
-    /// What has been missing besides, at the same time.
-    second: Option<Lack>,
-    /// When the connection ends for it: some time after the first went, whatever else comes and goes.
+    lacks_port: bool,
+    lacks_address: bool,
+    /// When the connection ends for it: some time after the first thing went, whatever else comes and goes.
     pub(crate) ends: Time,
 }
 
 impl Outage {
-    fn add(&mut self, lack: Lack) {
-        if lack != self.first {
-            self.second = Some(lack);
+    const fn lacks(&mut self, lack: Lack) -> &mut bool {
+        match lack {
+            Lack::Port => &mut self.lacks_port,
+            Lack::Address => &mut self.lacks_address,
         }
     }
 
-    /// None if nothing is missing any more.
-    fn without(self, lack: Lack) -> Option<Self> {
-        let first = if lack == self.first {
-            self.second?
+    /// Why the connection ends for it: nothing is known of an address while its port is down.
+    const fn cause(&self) -> ResetCause {
+        let lack = if self.lacks_port {
+            Lack::Port
         } else {
-            self.first
+            Lack::Address
         };
-        Some(Self {
-            first,
-            second: None,
-            ..self
-        })
+        lack.cause()
     }
 }
 
@@ -67,23 +63,29 @@ impl<B: Buffer> Fabric<B> {
         let Some(connection) = self.slots[index].connection.as_deref_mut() else {
             return;
         };
-        if let Some(outage) = &mut connection.outage {
-            outage.add(lack);
-        } else if connection.is_established() {
-            let ends = self.shared.now + lasts;
-            connection.outage = Some(Outage {
-                first: lack,
-                second: None,
-                ends,
-            });
-            self.shared.note_deadline(ends);
+        if connection.outage.is_none() && !connection.is_established() {
+            return;
         }
+        let ends = self.shared.now + lasts;
+        let outage = connection.outage.get_or_insert(Outage {
+            lacks_port: false,
+            lacks_address: false,
+            ends,
+        });
+        *outage.lacks(lack) = true;
+        self.shared.note_deadline(outage.ends);
     }
 
-    /// What was missing is back; the connection can be used if that was all.
+    /// Something is back; the connection can be used if nothing else is missing.
     pub(crate) fn end_outage(&mut self, index: usize, lack: Lack) {
-        if let Some(connection) = self.slots[index].connection.as_deref_mut() {
-            connection.outage = connection.outage.and_then(|outage| outage.without(lack));
+        let Some(connection) = self.slots[index].connection.as_deref_mut() else {
+            return;
+        };
+        if let Some(outage) = &mut connection.outage {
+            *outage.lacks(lack) = false;
+            if !outage.lacks_port && !outage.lacks_address {
+                connection.outage = None;
+            }
         }
     }
 }
@@ -96,6 +98,6 @@ impl<B: Buffer> Connection<B> {
             shared.note_deadline(outage.ends);
             return None;
         }
-        Some(outage.first.cause())
+        Some(outage.cause())
     }
 }

@@ -111,10 +111,14 @@ impl Mapping {
             length,
             origin: Origin::Segment,
         };
-        // A child that the program forks must not keep a peer's segment alive, nor share ours.
-        // SAFETY: the range is the mapping just made, and no child of ours wants it.
-        unsafe { mm::madvise(base.as_ptr().cast(), length, Advice::LinuxDontFork) }
-            .map_err(system("madvise"))?;
+        // A child that the program forks must not keep a peer's segment alive, nor share ours. A core
+        // dump would have all of a peer's memory in it, and would give memory to every page of the
+        // segment that has none yet (the kernel dumps shared memory without a name, core(5)).
+        for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
+            // SAFETY: the range is the mapping just made, and no child of ours wants it.
+            unsafe { mm::madvise(base.as_ptr().cast(), length, advice) }
+                .map_err(system("madvise"))?;
+        }
         Ok(mapping)
     }
 

@@ -113,12 +113,7 @@ impl<H: Handle, T> Table<H, T> {
             .flatten()
     }
 
-    /// One more than the largest index ever issued: the bound of a walk with [`Self::at`].
-    pub(crate) fn bound(&self) -> u32 {
-        self.slots.len() as u32
-    }
-
-    /// The handle that lives at an index now.
+    /// The handle that is valid at an index.
     pub(crate) fn at(&self, index: u32) -> Option<H> {
         let slot = self.slots.get(index as usize)?;
         slot.value.is_some().then(|| H::new(index, slot.generation))
@@ -134,6 +129,25 @@ impl<H: Handle, T> Table<H, T> {
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|slot| slot.value.as_mut())
+    }
+}
+
+/// A walk over the handles of a table, which may change meanwhile: what is added on the way may be seen or not.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    index: u32,
+}
+
+impl Walk {
+    pub(crate) fn next<H: Handle, T>(&mut self, table: &Table<H, T>) -> Option<H> {
+        while (self.index as usize) < table.slots.len() {
+            let handle = table.at(self.index);
+            self.index += 1;
+            if handle.is_some() {
+                return handle;
+            }
+        }
+        None
     }
 }
 

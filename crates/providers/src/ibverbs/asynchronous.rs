@@ -5,6 +5,7 @@ use super::abi::{AsyncElement, AsyncEvent as Raw};
 use super::create::handle_in;
 use super::device::query_port;
 use super::devices::port_gids;
+use crate::table::Walk;
 use core::ffi::c_int;
 use legato_base::{Duration, Time};
 use legato_verbs::{
@@ -156,10 +157,8 @@ impl IbverbsProvider {
         if core::mem::replace(&mut self.address_is_missing, is_missing) == is_missing {
             return;
         }
-        for index in 0..self.queue_pairs.bound() {
-            let Some(queue_pair) = self.queue_pairs.at(index) else {
-                continue;
-            };
+        let mut walk = Walk::default();
+        while let Some(queue_pair) = walk.next(&self.queue_pairs) {
             let pair = self.queue_pairs.get(queue_pair);
             if pair.is_some_and(|pair| pair.phase.is_connected()) {
                 self.raise(if is_missing {
@@ -188,10 +187,8 @@ impl IbverbsProvider {
         }
         let event = AsyncEvent::CompletionQueueError(queue);
         self.events.push_back(Event::Async(event));
-        for index in 0..self.queue_pairs.bound() {
-            let Some(queue_pair) = self.queue_pairs.at(index) else {
-                continue;
-            };
+        let mut walk = Walk::default();
+        while let Some(queue_pair) = walk.next(&self.queue_pairs) {
             let init = self.queue_pairs.get(queue_pair).map(|pair| pair.init);
             let uses = init.is_some_and(|init| {
                 [init.send_completions, init.receive_completions].contains(&queue)

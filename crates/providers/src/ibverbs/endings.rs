@@ -7,6 +7,7 @@ use super::create::unknown;
 use super::identifier::{Owner, Said};
 use super::objects::{Owned, check};
 use super::queue_pair::{Deadline, Objects, Phase, Rest};
+use crate::table::Walk;
 use alloc::vec::Vec;
 use legato_base::{Duration, Time};
 use legato_verbs::{
@@ -232,10 +233,8 @@ impl IbverbsProvider {
             return at;
         }
         let mut next = Time::NEVER;
-        for index in 0..self.queue_pairs.bound() {
-            let Some(queue_pair) = self.queue_pairs.at(index) else {
-                continue;
-            };
+        let mut walk = Walk::default();
+        while let Some(queue_pair) = walk.next(&self.queue_pairs) {
             let pair = self.queue_pairs.get_mut(queue_pair);
             let Some(phase) = pair.map(|pair| &mut pair.phase) else {
                 continue;

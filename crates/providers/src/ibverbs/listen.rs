@@ -6,6 +6,7 @@ use super::create::{limit, unknown};
 use super::identifier::{Owner, Said};
 use super::objects::{Owned, check};
 use super::queue_pair::Phase;
+use crate::table::Walk;
 use core::ffi::{c_int, c_void};
 use core::net::SocketAddr;
 use legato_verbs::{
@@ -65,10 +66,8 @@ impl IbverbsProvider {
         let found = self.listeners.remove(listener);
         let found = found.ok_or_else(|| unknown(listener))?;
         self.end_id(found.id);
-        for index in 0..self.requests.bound() {
-            let Some(request) = self.requests.at(index) else {
-                continue;
-            };
+        let mut walk = Walk::default();
+        while let Some(request) = walk.next(&self.requests) {
             let waits = self.requests.get(request);
             if waits.is_some_and(|waits| waits.listener == listener) {
                 // The peer's wait ends by itself if this cannot be said.

@@ -47,14 +47,16 @@ impl Memory {
             length,
         };
         // A child would share the pages copy-on-write, and the first write here would then go to a page
-        // that the device does not know.
-        // SAFETY: the range is the mapping just made, which no child of ours wants.
-        unsafe { mm::madvise(base_of(&memory), length, Advice::LinuxDontFork) }.map_err(
-            |errno| VerbsError::System {
-                call: "madvise",
-                errno: errno.raw_os_error(),
-            },
-        )?;
+        // that the device does not know. Nor has a core dump anything to do with a peer's pages.
+        for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump] {
+            // SAFETY: the range is the mapping just made, which no child of ours wants.
+            unsafe { mm::madvise(base_of(&memory), length, advice) }.map_err(|errno| {
+                VerbsError::System {
+                    call: "madvise",
+                    errno: errno.raw_os_error(),
+                }
+            })?;
+        }
         Ok(memory)
     }
 

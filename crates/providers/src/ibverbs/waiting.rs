@@ -4,6 +4,7 @@ use super::IbverbsProvider;
 use super::abi::Cq;
 use super::create::handle_in;
 use super::objects::check;
+use crate::table::Walk;
 use alloc::collections::BTreeMap;
 use core::ffi::c_int;
 use legato_verbs::{Arm, CompletionQueue, Event, QueuePairInit, VerbsError};
@@ -51,10 +52,8 @@ impl IbverbsProvider {
     /// waits already.
     pub(super) fn may_sleep(&mut self) -> bool {
         let mut may = self.events.is_empty();
-        for index in 0..self.queues.bound() {
-            let Some(queue) = self.queues.at(index) else {
-                continue;
-            };
+        let mut walk = Walk::default();
+        while let Some(queue) = walk.next(&self.queues) {
             let is_armed = self.queues.get(queue).is_some_and(|it| it.armed.is_some());
             let armed = is_armed || self.ask_for_event(queue, Arm::Next).is_ok();
             let drained = self.drain(queue).is_ok();

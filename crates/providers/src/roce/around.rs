@@ -3,12 +3,13 @@
 use super::carrier::PACKET_BUFFER;
 use super::memory::Memory;
 use super::paths::{Paths, SHORT, Say};
-use super::peers::Peers;
+use super::peers::{Peers, PortIndex};
 use super::ports::Ports;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use legato_base::{Random, Time};
 use legato_transport::adapter::{Alarm, Alarms, Flow, RegionNumber, Surroundings};
 use legato_transport::cm::Gid;
@@ -55,28 +56,33 @@ impl Around {
         }
     }
 
-    /// Tries what is to be tried with peers now.
-    pub(super) fn try_paths(&mut self) {
-        if self.paths.next_deadline() <= self.now {
-            for (to, say) in self.paths.tries(self.now, &mut self.random) {
-                self.say(to, say);
+    /// Counts the packets that were missing in all on the way to a peer and back, of a connection with long ones.
+    pub(super) fn count_missing(&mut self, peer: Gid, missing: u64) {
+        let Some((port, place)) = self.peers.address(peer) else {
+            return;
+        };
+        if self.ports.carries_datagrams(port) {
+            let is_inside = || is_inside(&self.ports, port, place);
+            let say = self.paths.count_missing(peer, is_inside, missing, self.now);
+            if let Some(say) = say {
+                self.say(peer, say);
             }
         }
     }
 
     /// Sends a packet in parts if it would not get through whole. False if it is to be sent whole.
-    fn send_in_parts(&mut self, to: Gid, flow: u32, packet: &mut [u8], length: usize) -> bool {
-        let Some((port, peer)) = self.peers.address(to) else {
-            return false;
-        };
+    fn send_in_parts(
+        &mut self,
+        (to, port, peer): (Gid, PortIndex, SocketAddr),
+        flow: u32,
+        packet: &mut [u8],
+        length: usize,
+    ) -> bool {
         if !self.ports.carries_datagrams(port) {
             return false;
         }
-        if !self.paths.knows(to) {
-            let is_inside = self.is_inside(to);
-            self.paths.begin(to, is_inside, self.now);
-        }
-        let Some(split) = self.paths.split(to, packet, length) else {
+        let is_inside = || is_inside(&self.ports, port, peer);
+        let Some(split) = self.paths.split(to, is_inside, self.now, packet, length) else {
             return false;
         };
         let mut buffer = self.spare.pop();
@@ -92,6 +98,12 @@ impl Around {
         self.ports.flush_one(port);
         true
     }
+}
+
+/// True if packets from a port to a place stay in this machine.
+fn is_inside(ports: &Ports, port: PortIndex, place: SocketAddr) -> bool {
+    let own = ports.local_address(port).map(|own| own.ip());
+    place.ip().is_loopback() || own == Some(place.ip())
 }
 
 /// The flow of what no queue pair sends.
@@ -132,21 +144,19 @@ impl Surroundings for Around {
             Flow::Management => MANAGEMENT,
             Flow::QueuePair { number, .. } => number.get(),
         };
-        if length > SHORT && self.send_in_parts(to, flow, &mut buffer, length) {
+        let Some((port, peer)) = self.peers.address(to) else {
+            return self.give_buffer(buffer);
+        };
+        if length > SHORT && self.send_in_parts((to, port, peer), flow, &mut buffer, length) {
             return self.give_buffer(buffer);
         }
-        let spare = match self.peers.address(to) {
-            Some((port, peer)) => self.ports.send(port, peer, flow, buffer, length),
-            None => buffer,
-        };
+        let spare = self.ports.send(port, peer, flow, buffer, length);
         self.give_buffer(spare);
     }
 
     fn is_inside(&self, peer: Gid) -> bool {
-        self.peers.address(peer).is_some_and(|(port, place)| {
-            let own = self.ports.local_address(port).map(|own| own.ip());
-            place.ip().is_loopback() || own == Some(place.ip())
-        })
+        let address = self.peers.address(peer);
+        address.is_some_and(|(port, place)| is_inside(&self.ports, port, place))
     }
 
     fn allocate_memory(

@@ -19,7 +19,7 @@ impl RoceProvider {
             self.heed_addresses();
             self.heed_missing();
         }
-        self.around.try_paths();
+        self.try_paths();
         self.sound_alarms();
         self.around.ports.flush();
         self.let_link_go_on();
@@ -47,13 +47,13 @@ impl RoceProvider {
         more
     }
 
-    /// What a port has to tell up to now is about connections that were asked for up to now.
+    /// Takes notices of a port up to now, which are about connections that were asked for up to now.
     pub(super) fn settle(&mut self, port: PortIndex) {
         self.around.ports.settle(port);
         self.heed_notices(port);
     }
 
-    /// Of what a carrier says of its peers only this matters: whoever asked for a connection need not
+    /// Handles what a carrier says of its peers: whoever asked for a connection need not
     /// wait, and long packets go another way. Else whoever does not answer is found by timers.
     fn heed_notices(&mut self, port: PortIndex) {
         while let Some(notice) = self.around.ports.notice(port) {
@@ -102,27 +102,24 @@ impl RoceProvider {
         self.adapter.address_removed(&mut self.around, &lost);
     }
 
-    /// What is missing of long packets may be missing for their length.
-    fn heed_missing(&mut self) {
-        let Around {
-            ports,
-            peers,
-            paths,
-            now,
-            ..
-        } = &mut self.around;
-        let mut told = Vec::new();
-        for path in self.adapter.paths() {
-            let is_datagram = |(port, _)| ports.carries_datagrams(port);
-            let missing = path.counters.losses + path.counters.timeouts;
-            if path.mtu as usize > paths::SHORT && peers.address(path.peer).is_some_and(is_datagram)
-            {
-                let say = paths.count_missing(path.peer, missing, *now);
-                told.extend(say.map(|say| (path.peer, say)));
+    fn try_paths(&mut self) {
+        let around = &mut self.around;
+        if around.paths.next_deadline() <= around.now {
+            let used = |gid| self.adapter.has_queue_pair_to(gid);
+            let tries = around.paths.tries(used, around.now, &mut around.random);
+            for (to, say) in tries {
+                around.say(to, say);
             }
         }
-        for (peer, say) in told {
-            self.around.say(peer, say);
+    }
+
+    /// Long packets that are missing may be missing for their length.
+    fn heed_missing(&mut self) {
+        for path in self.adapter.paths() {
+            if path.mtu as usize > paths::SHORT {
+                let missing = path.counters.losses + path.counters.timeouts;
+                self.around.count_missing(path.peer, missing);
+            }
         }
     }
 
@@ -135,7 +132,7 @@ impl RoceProvider {
             let (adapter, around) = (&mut self.adapter, &mut self.around);
             let whole = if paths::is_own(received.packet) {
                 // P-104: nobody else is answered, nor may occupy anything.
-                let is_peer = adapter.peers().any(|peer| peer == from);
+                let is_peer = adapter.has_queue_pair_to(from);
                 match is_peer.then(|| around.paths.hear(from, received.packet, around.now)) {
                     Some(Heard::Packet(whole)) => Some(whole),
                     Some(Heard::Answer(say)) => {
@@ -188,7 +185,7 @@ impl RoceProvider {
             .forget_all_but(|gid| adapter.peers().any(|peer| peer == gid));
         self.around
             .paths
-            .forget_all_but(|gid| adapter.peers().any(|peer| peer == gid));
+            .forget_all_but(|gid| adapter.has_queue_pair_to(gid));
     }
 
     /// True if the user has nothing to do before something comes.

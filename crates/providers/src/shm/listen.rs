@@ -9,6 +9,7 @@ use super::queue_pair::Phase;
 use super::segment::OwnSegment;
 use super::socket::{self, ListeningSocket, Packet, Received};
 use super::wire::{Greeting, Message, PrivateData, WireError};
+use crate::table::Walk;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use legato_base::{Time, timeouts};
@@ -85,10 +86,8 @@ impl ShmProvider {
         let closed = closed.ok_or_else(|| unknown(listener))?;
         self.hub.poller.remove(closed.socket.socket(), closed.token);
         let none = private_data(&[])?;
-        for index in 0..self.inbound.bound() {
-            let Some(request) = self.inbound.at(index) else {
-                continue;
-            };
+        let mut walk = Walk::default();
+        while let Some(request) = walk.next(&self.inbound) {
             let waits = self.inbound.get(request);
             if let Some(waiting) = waits.filter(|waiting| waiting.listener == listener) {
                 waiting.reject(RejectReason::ConsumerReject, none);
@@ -256,10 +255,8 @@ impl ShmProvider {
 
     /// Drops strangers who did not introduce themselves in time (P-34).
     pub(super) fn drop_late(&mut self) {
-        for index in 0..self.inbound.bound() {
-            let Some(request) = self.inbound.at(index) else {
-                continue;
-            };
+        let mut walk = Walk::default();
+        while let Some(request) = walk.next(&self.inbound) {
             let late = self.inbound.get(request).map(Inbound::deadline);
             if late.is_some_and(|deadline| self.hub.now >= deadline) {
                 self.forget(request);

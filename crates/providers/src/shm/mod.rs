@@ -135,11 +135,8 @@ impl ShmProvider {
     /// Looks at the rings of all connections, without a system call unless a peer must be woken.
     /// For callers that spin: sockets and timers still need `progress` now and then.
     pub fn progress_rings(&mut self) {
-        for index in 0..self.queue_pairs.bound() {
-            let pair = self.queue_pairs.at(index);
-            if let Some(pair) = pair.and_then(|handle| self.queue_pairs.get_mut(handle)) {
-                pair.progress_rings(&mut self.hub);
-            }
+        for pair in self.queue_pairs.iter_mut() {
+            pair.progress_rings(&mut self.hub);
         }
     }
 

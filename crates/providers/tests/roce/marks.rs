@@ -3,7 +3,6 @@
 use crate::rig::Rig;
 use legato_base::Duration;
 use legato_providers::roce::carrier::Options;
-use legato_verbs::SendOperation;
 
 /// "Congestion experienced" (RFC 3168, 5).
 const EXPERIENCED: u8 = 3;
@@ -19,18 +18,7 @@ fn carried(net: u8, traffic_class: u8) -> Rig {
     let (client, _, connected) = rig.connect();
     assert!(connected);
     let bytes: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();
-    rig.client.fill(0, &bytes);
-    let far = rig.server.at(0);
-    let later = u64::from(LENGTH);
-    for (operation, at) in [
-        (SendOperation::RdmaWrite(far), 0),
-        (SendOperation::RdmaRead(far), later),
-    ] {
-        assert!(rig.client.post(client, 1, operation, (at, LENGTH)));
-        let done = rig.run(Duration::from_secs(5), |rig| !rig.client.done.is_empty());
-        assert!(done && rig.client.done.pop().unwrap().result.is_ok());
-    }
-    assert_eq!(rig.client.bytes(later, bytes.len()), bytes);
+    assert!(rig.moves(client, &bytes, Duration::from_secs(5)));
     // What is under way still arrives.
     rig.run(Duration::from_millis(1), |_| false);
     rig

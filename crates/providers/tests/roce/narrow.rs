@@ -4,7 +4,7 @@ use crate::carrier_rig::{Kind, Side};
 use crate::rig::{Rig, Way};
 use legato_base::Duration;
 use legato_providers::roce::carrier::Options;
-use legato_verbs::{QueuePair, SendOperation};
+use legato_verbs::QueuePair;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -55,24 +55,7 @@ impl World {
         let bytes: Vec<u8> = (0..LENGTH)
             .map(|at| (at % 251) as u8 ^ self.rounds)
             .collect();
-        let rig = &mut self.rig;
-        rig.client.fill(0, &bytes);
-        let far = rig.server.at(0);
-        let later = u64::from(LENGTH);
-        for (operation, at) in [
-            (SendOperation::RdmaWrite(far), 0),
-            (SendOperation::RdmaRead(far), later),
-        ] {
-            assert!(rig.client.post(self.client, 1, operation, (at, LENGTH)));
-            if !rig.run(within, |rig| !rig.client.done.is_empty()) {
-                return false;
-            }
-            if rig.client.done.pop().unwrap().result.is_err() {
-                return false;
-            }
-        }
-        assert_eq!(rig.client.bytes(later, bytes.len()), bytes);
-        true
+        self.rig.moves(self.client, &bytes, within)
     }
 
     fn pass(&mut self, time: Duration) {

@@ -120,6 +120,15 @@ impl ChannelAdapter {
         self.manager.peers()
     }
 
+    /// True if a queue pair has this peer, whoever connected it.
+    pub fn has_queue_pair_to(&self, peer: Gid) -> bool {
+        let mut all = self.queue_pairs.iter();
+        all.any(|(_, record)| {
+            let vector = record.engine.query().address_vector;
+            vector.is_some_and(|vector| vector.destination == peer.0)
+        })
+    }
+
     pub fn listens(&self, service: ServiceId) -> bool {
         self.listeners.iter().any(|(_, &it)| it == service)
     }

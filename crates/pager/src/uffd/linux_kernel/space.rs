@@ -66,11 +66,15 @@ impl Space {
     /// Reads faults alone, if any wait. The kernel hands them out before anything else, and nobody is
     /// let go on by that.
     pub(super) fn read_faults(&self, into: &mut Vec<Message>) -> Result<(), Errno> {
-        let mut faults = self.waiting_faults();
-        while faults > 0 {
-            let count = faults.min(MESSAGES_MAX);
+        let end = into.len() + self.waiting_faults();
+        while into.len() < end {
+            let (before, count) = (into.len(), MESSAGES_MAX.min(end - into.len()));
             self.context.read(count, into)?;
-            faults -= count;
+            // Who waited may be gone (a signal), and in the place of its fault a change is read.
+            let is_change = into.first().is_some_and(Message::is_change);
+            if is_change || into.len() < before + count {
+                break;
+            }
         }
         Ok(())
     }

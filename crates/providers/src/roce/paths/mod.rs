@@ -47,7 +47,7 @@ pub(super) struct Paths {
     last: u32,
 }
 
-/// What a peer's own packet comes to.
+/// A peer's packet to this side's paths, read.
 #[derive(Debug)]
 pub(super) enum Heard {
     Nothing,
@@ -101,35 +101,29 @@ impl Paths {
         }
     }
 
-    pub(super) fn knows(&self, peer: Gid) -> bool {
-        self.by_peer.contains_key(&peer)
-    }
-
-    /// Longer packets are sent to a peer from now on. Nothing is tried within a machine.
-    pub(super) fn begin(&mut self, peer: Gid, is_inside: bool, now: Time) {
-        let path = match is_inside {
+    /// The path to a peer, which begins with the first long packet there or back.
+    fn path(&mut self, peer: Gid, is_inside: impl FnOnce() -> bool, now: Time) -> &mut Path {
+        let begun = || match is_inside() {
             true => Path::inside(),
             false => Path::new(now),
         };
-        self.by_peer.entry(peer).or_insert(path);
-        self.schedule(peer);
-    }
-
-    fn schedule(&mut self, peer: Gid) {
-        if let Some(path) = self.by_peer.get(&peer) {
-            self.next = self.next.min(path.next());
-        }
+        let path = self.by_peer.entry(peer).or_insert_with(begun);
+        path.resume(now);
+        self.next = self.next.min(path.next());
+        path
     }
 
     /// The parts of a packet of `length` bytes, if it is to be sent in parts. It may have a CRC of its own behind
-    /// it then.
+    /// it then. `is_inside` tells whether the peer is in this machine.
     pub(super) fn split<'a>(
         &mut self,
         peer: Gid,
+        is_inside: impl FnOnce() -> bool,
+        now: Time,
         packet: &'a mut [u8],
         length: usize,
     ) -> Option<Split<'a>> {
-        let limit = self.by_peer.get(&peer)?.limit()?;
+        let limit = self.path(peer, is_inside, now).limit()?;
         if length <= limit {
             return None;
         }
@@ -147,11 +141,19 @@ impl Paths {
         self.next
     }
 
-    /// What is to be tried now, and with whom.
-    pub(super) fn tries(&mut self, now: Time, random: &mut Random) -> Vec<(Gid, Say)> {
+    /// Tries to be sent now, and to whom: peers that are used, which are those with a connection.
+    pub(super) fn tries(
+        &mut self,
+        used: impl Fn(Gid) -> bool,
+        now: Time,
+        random: &mut Random,
+    ) -> Vec<(Gid, Say)> {
         let mut tries = Vec::new();
         self.next = Time::NEVER;
         for (&peer, path) in &mut self.by_peer {
+            if path.next() <= now && !used(peer) {
+                path.rest();
+            }
             if path.next() <= now {
                 let number = number(random);
                 let own = Own::Try {
@@ -168,14 +170,21 @@ impl Paths {
 
     /// So many packets were missing in all on the way to a peer or back, whose queue pairs have longer packets.
     /// Returns what the peer is to be told.
-    pub(super) fn count_missing(&mut self, peer: Gid, missing: u64, now: Time) -> Option<Say> {
-        let path = self.by_peer.entry(peer).or_insert_with(|| Path::new(now));
+    pub(super) fn count_missing(
+        &mut self,
+        peer: Gid,
+        is_inside: impl FnOnce() -> bool,
+        missing: u64,
+        now: Time,
+    ) -> Option<Say> {
+        let path = self.path(peer, is_inside, now);
         if !path.is_missing_more(missing) {
             return None;
         }
         path.narrow(now);
         let tells = path.tells(now);
-        self.schedule(peer);
+        let next = path.next();
+        self.next = self.next.min(next);
         let own = Own::Try {
             number: 0,
             misses: true,
@@ -190,7 +199,7 @@ impl Paths {
             && path.limit().is_none()
         {
             path.narrow(now);
-            self.schedule(peer);
+            self.next = self.next.min(path.next());
         }
     }
 
@@ -199,10 +208,10 @@ impl Paths {
         match Own::parse(packet) {
             None => Heard::Nothing,
             Some(Own::Try { number, misses }) => {
-                if misses {
-                    let path = self.by_peer.entry(from);
-                    path.or_insert_with(|| Path::new(now)).narrow(now);
-                    self.schedule(from);
+                // Without a path it can miss nothing that is long.
+                if misses && let Some(path) = self.by_peer.get_mut(&from) {
+                    path.narrow(now);
+                    self.next = self.next.min(path.next());
                 }
                 let length = packet.len();
                 let own = Own::Answer { number, length };

@@ -20,13 +20,13 @@ const PART: u8 = OWN + 2;
 const MIGRATED: u8 = 0x40;
 const DEFAULT_PARTITION: u16 = 0xFFFF;
 
-/// What such a packet says.
+/// A packet of the paths, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Own<'a> {
     /// Is as long as it is to find out whether so much gets through.
     Try {
         number: u32,
-        /// What the receiver sends does not get through, perhaps for its length.
+        /// The receiver's packets do not get through, perhaps for their length.
         misses: bool,
     },
     /// A try of so many bytes has come.

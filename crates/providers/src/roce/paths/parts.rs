@@ -154,7 +154,7 @@ impl Parts {
     }
 }
 
-/// What a part of a sealed packet is, as a packet of its own.
+/// A part of a sealed packet, as a packet of its own.
 pub(super) fn part(packet: &[u8], number: u32, range: Range<usize>) -> Own<'_> {
     Own::Part {
         packet: number,

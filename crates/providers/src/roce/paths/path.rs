@@ -29,14 +29,14 @@ pub(super) struct Path {
     missing: u64,
 }
 
-/// What is sent whole.
+/// How much is sent whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Everything: the peer has never answered, as other NICs never do.
     Untried,
     /// Everything: the longest packets have got through.
     Whole,
-    /// What is no longer than this.
+    /// Packets that are no longer than this.
     Narrow(usize),
 }
 
@@ -117,6 +117,18 @@ impl Path {
                 self.apart = FIRST_ROUND;
                 self.next = now;
             }
+        }
+    }
+
+    /// Nothing is tried before something long is sent again.
+    pub(super) const fn rest(&mut self) {
+        self.next = Time::NEVER;
+    }
+
+    /// Something long is sent.
+    pub(super) fn resume(&mut self, now: Time) {
+        if self.next == Time::NEVER && self.state != State::Whole {
+            self.next = now;
         }
     }
 

@@ -287,6 +287,26 @@ impl Rig {
         true
     }
 
+    /// Writes these bytes to the server and reads them again. False if one of both does not end well in that time.
+    pub(crate) fn moves(&mut self, client: QueuePair, bytes: &[u8], within: Duration) -> bool {
+        let length = bytes.len() as u32;
+        self.client.fill(0, bytes);
+        let far = self.server.at(0);
+        for (operation, at) in [
+            (SendOperation::RdmaWrite(far), 0),
+            (SendOperation::RdmaRead(far), u64::from(length)),
+        ] {
+            assert!(self.client.post(client, 1, operation, (at, length)));
+            if !self.run(within, |rig| !rig.client.done.is_empty())
+                || self.client.done.pop().unwrap().result.is_err()
+            {
+                return false;
+            }
+        }
+        assert_eq!(self.client.bytes(length.into(), bytes.len()), bytes);
+        true
+    }
+
     /// Connects two new queue pairs: the client's, the server's, and whether they were.
     pub(crate) fn connect(&mut self) -> (QueuePair, Option<QueuePair>, bool) {
         let client = self.client.queue_pair();

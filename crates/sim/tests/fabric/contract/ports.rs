@@ -98,6 +98,19 @@ fn address_returned(world: &World<SimNetwork>) -> Event {
     Event::Connection(ConnectionEvent::AddressReturned { queue_pair })
 }
 
+/// One operation has ended so, and these connections are over soon.
+fn one_ends(
+    world: &mut World<SimNetwork>,
+    expected: Result<(), (Cause, Effect)>,
+    over: &[ConnectionId],
+) {
+    let outcomes = world.left.outcomes();
+    assert_eq!(outcomes.len(), 1);
+    assert_eq!(outcomes[0].1, expected);
+    world.run_for(SECOND);
+    assert_eq!(world.left.disconnected(), over);
+}
+
 // P-56
 #[test]
 fn v_39_what_is_under_way_waits_for_a_port_or_an_address_that_may_come_back() {
@@ -134,12 +147,8 @@ fn v_39_what_is_under_way_waits_for_a_port_or_an_address_that_may_come_back() {
                     Err((Cause::Reset(ResetCause::PortDown), Effect::Unknown))
                 }
             };
-            let outcomes = world.left.outcomes();
-            assert_eq!(outcomes.len(), 1, "{}", personality.name);
-            assert_eq!(outcomes[0].1, expected, "{}", personality.name);
             let ended: &[ConnectionId] = if comes_back { &[] } else { &[here] };
-            world.run_for(SECOND);
-            assert_eq!(world.left.disconnected(), ended, "{}", personality.name);
+            one_ends(&mut world, expected, ended);
         }
     }
 }
@@ -163,11 +172,7 @@ fn v_39_what_comes_back_ends_no_wait_for_what_does_not() {
         assert!(world.left.outcomes().is_empty(), "{}", personality.name);
         world.run_for(Duration::from_millis(80));
         let cause = Cause::Reset(ResetCause::AddressRemoved);
-        let outcomes = world.left.outcomes();
-        assert_eq!(outcomes.len(), 1, "{}", personality.name);
-        assert_eq!(outcomes[0].1, Err((cause, Effect::Unknown)));
-        world.run_for(SECOND);
-        assert_eq!(world.left.disconnected(), [here], "{}", personality.name);
+        one_ends(&mut world, Err((cause, Effect::Unknown)), &[here]);
     }
 }
 
@@ -186,11 +191,7 @@ fn v_39_a_wait_goes_on_for_the_second_thing_that_is_missing() {
         assert!(world.left.outcomes().is_empty(), "{}", personality.name);
         world.run_for(Duration::from_millis(80));
         let cause = Cause::Reset(ResetCause::AddressRemoved);
-        let outcomes = world.left.outcomes();
-        assert_eq!(outcomes.len(), 1, "{}", personality.name);
-        assert_eq!(outcomes[0].1, Err((cause, Effect::Unknown)));
-        world.run_for(SECOND);
-        assert_eq!(world.left.disconnected(), [here], "{}", personality.name);
+        one_ends(&mut world, Err((cause, Effect::Unknown)), &[here]);
     }
 }
 

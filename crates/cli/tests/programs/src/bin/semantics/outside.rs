@@ -202,6 +202,9 @@ fn dump_in(ground: &Ground, directory: &std::path::Path) -> Checked {
             count == 0,
             "{count} of {PAGES} evicted pages are in the dump"
         );
+        // Nor has it the memory of nodes, which the agent sees: without these, little is left.
+        let length = dump.metadata()?.len();
+        ensure!(length < 32 << 20, "the dump has {length} bytes");
         return Ok(());
     }
     let expected = bytes_of(&crate::ground::filled_region(PAGES)?);
