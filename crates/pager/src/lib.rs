@@ -27,7 +27,7 @@ pub mod uffd;
 
 pub use budget::Budget;
 pub use engine::{
-    IdlePollLog, Incoming, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, Round,
+    IdlePollLog, Incoming, Newest, Pager, PagerConfig, PagerEvent, PagerFabric, PagerUsage, Round,
     SpaceEvent, SpinLog, Stuck,
 };
 pub use far::{FarShortage, FrameBuffer, NodeEnd, NodeIndex, NodePlace};

@@ -3,12 +3,25 @@
 use super::Pager;
 use super::candidates::is_candidate;
 use super::operation::OperationKind;
+use crate::entry::PageEntry;
 use crate::entry::{Flag, Location};
 use crate::frames::FrameState;
-use crate::{FrameIndex, FrameMemory, Kernel, PageRange, SpaceId, SpacePage};
+use crate::{FrameIndex, FrameMemory, Kernel, NodeIndex, PageRange, SpaceId, SpacePage};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use legato_base::{PageChecksum, PageNumber};
+use legato_verbs::RemoteAddress;
+
+/// Where a page's newest content is, as far as the pager knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Newest {
+    /// In the program, in a frame, or in the pager's own memory.
+    Here,
+    /// In this slot alone. None if its node has been lost meanwhile.
+    Far(Option<(NodeIndex, RemoteAddress)>),
+    /// Nowhere.
+    Lost,
+}
 
 impl<K: Kernel> Pager<K> {
     /// What is counted or owned wrong, if anything is.
@@ -45,6 +58,33 @@ impl<K: Kernel> Pager<K> {
         let resident = pages
             .filter(|(_, entry)| entry.location() == Location::Resident && !entry.is(Flag::Unseen));
         resident.map(|(page, _)| page.page())
+    }
+
+    /// Where the newest content of each page is.
+    pub fn newest(&self) -> impl Iterator<Item = (SpacePage, Newest)> {
+        let pages = self.table.iter();
+        pages.map(|(page, entry)| (page, self.newest_of(entry)))
+    }
+
+    /// True if no copy of a page is left.
+    pub fn is_lost(&self, page: SpacePage) -> bool {
+        let entry = self.table.entry(page);
+        entry.is_some_and(|entry| entry.location() == Location::Lost)
+    }
+
+    fn newest_of(&self, entry: &PageEntry) -> Newest {
+        let is_here = match entry.location() {
+            Location::Resident | Location::Kept => true,
+            Location::InFrame(frame) => {
+                !matches!(self.frames.state(frame), FrameState::Fetching { .. })
+            }
+            Location::Far => false,
+            Location::Lost => return Newest::Lost,
+        };
+        match entry.far {
+            _ if is_here => Newest::Here,
+            far => Newest::Far(far.and_then(|slot| self.store.extents.locate(slot))),
+        }
     }
 
     fn pages_that(&self, is: impl Fn(Location) -> bool) -> u64 {

@@ -45,6 +45,7 @@ use crate::{
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+pub use audit::Newest;
 use candidates::Candidates;
 use children::Children;
 use fabric::FabricLooks;

@@ -10,8 +10,9 @@ use legato_base::Time;
 use legato_transport::adapter::{ChannelAdapter, Target};
 use legato_transport::cm::{self, ServiceId};
 use legato_verbs::{
-    Address, CompletionQueue, Listener, MemoryRegion, Prepared, Provider, QueuePair,
-    ReceiveRequest, RemoteKey, SharedReceiveQueue, VerbsError, delegate,
+    AccessFlags, Address, CompletionQueue, Listener, LocalKey, MemoryRegion, Prepared, Provider,
+    QueuePair, ReceiveRequest, RemoteAddress, RemoteKey, ScatterGatherEntry, SharedReceiveQueue,
+    VerbsError, delegate,
 };
 use std::cell::RefCell;
 use std::ops::Range;
@@ -63,6 +64,20 @@ impl SimProvider {
     /// The bytes of all regions, as for [`Self::region_memory`].
     pub fn all_memory(&self) -> Vec<Rc<RefCell<RegionMemory>>> {
         self.look(|nic| nic.hardware.memory.all())
+    }
+
+    /// Copies what a READ of a peer's would find, without anybody's noticing. False if there is nothing.
+    pub fn peek(&self, place: RemoteAddress, into: &mut [u8]) -> bool {
+        let entry = ScatterGatherEntry {
+            // A region's keys are the same here.
+            local_key: LocalKey(place.key.0),
+            address: place.address,
+            length: into.len() as u32,
+        };
+        self.look(|nic| {
+            let found = nic.adapter.local_place(&entry, AccessFlags::LOCAL_WRITE);
+            found.is_some_and(|(region, offset)| nic.hardware.memory.read(region, offset, into))
+        })
     }
 
     /// True if an event or a completion waits to be polled.

@@ -60,7 +60,11 @@ fn run(options: &Options) -> Outcome {
 const fn invariant(kind: &FailureKind) -> &'static str {
     match kind {
         FailureKind::WrongData { .. } => "a page holds what was written",
-        FailureKind::BusError { .. } => "SIGBUS only where a node was lost",
+        FailureKind::BusError { .. }
+        | FailureKind::LostWithCopy { .. }
+        | FailureKind::LostWithoutReason { .. } => "only pages without a copy are lost",
+        FailureKind::GivenUp { .. } => "only nodes that cannot be reached are given up",
+        FailureKind::WrongCopy { .. } => "a slot holds what was written to it",
         FailureKind::NotMapped { .. } => "the program touches what it has mapped",
         FailureKind::OverLimit { .. } => "local memory stays in its limit",
         FailureKind::GaveUp(_) => "the pager goes on",

@@ -5,6 +5,7 @@ use super::failure::{Failure, FailureKind};
 use super::program::{Operation, Outcome, State, Step, step};
 use super::state::{THREAD_PACE, Thread, World};
 use legato_base::{Duration, Time};
+use legato_pager::SpacePage;
 
 /// How long after all of it became reachable local memory may be over its limit, and again if by then it
 /// has become less by so many pages. The slowest wire takes no more than 25 pages in a millisecond.
@@ -12,6 +13,8 @@ const REACHED: Duration = Duration::from_millis(100);
 const FALLS: u64 = 128;
 /// Points in time between two comparisons of counts with what they count.
 const COUNTED_EVERY: u64 = 251;
+/// The same of looks into the slots of nodes.
+const SLOTS_READ_EVERY: u64 = 16 * COUNTED_EVERY;
 /// Without one finished operation of the program for so long, it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -92,7 +95,11 @@ impl World {
         if let Some(what) = self.pager.miscounted() {
             return Err(self.failure(FailureKind::Miscounted(what)));
         }
-        self.check_care().map_err(|kind| self.failure(kind))
+        self.check_care().map_err(|kind| self.failure(kind))?;
+        if self.checked.is_multiple_of(SLOTS_READ_EVERY) {
+            self.check_slots().map_err(|kind| self.failure(kind))?;
+        }
+        Ok(())
     }
 
     /// True if no process is left.
@@ -120,6 +127,7 @@ impl World {
         threads
             .chain(nodes)
             .fold(network.min(self.agent_due()), Time::min)
+            .min(self.trouble_at)
             .max(now)
     }
 
@@ -184,15 +192,17 @@ impl World {
             }
             Outcome::BusError => {
                 self.bus_errors += 1;
-                if let State::Running { operation, .. } = state
-                    && !self.pages_may_be_lost
-                {
-                    return Err(match operation {
-                        Operation::Read(page) | Operation::Write(page, _) => {
-                            FailureKind::BusError { page }
-                        }
-                        _ => FailureKind::Stuck("an operation without a page gave SIGBUS"),
-                    });
+                let State::Running { operation, .. } = state else {
+                    return Ok(());
+                };
+                let (Operation::Read(page) | Operation::Write(page, _)) = operation else {
+                    return Err(FailureKind::Stuck(
+                        "an operation without a page gave SIGBUS",
+                    ));
+                };
+                let page = SpacePage::new(self.threads[index].space, page);
+                if !self.may_be_lost(page) {
+                    return Err(FailureKind::BusError { page: page.page() });
                 }
             }
         }

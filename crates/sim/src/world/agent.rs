@@ -45,12 +45,13 @@ impl World {
         self.pager.hear_of_connections();
         let incoming = self.pager.kernel_mut().read();
         let mut cost = TURN_COST + Duration::from_nanos(FAULT_COST * incoming.faults.len() as u64);
+        let copies = self.copies_before(&incoming, now);
+        let before = pages_ahead(&mut self.pager);
         let mut net = PagerFabric {
             fabric: &mut self.fabric,
             provider: &mut self.provider,
             now,
         };
-        let before = pages_ahead(&mut self.pager);
         let round = self.pager.round(incoming, &mut net, || now);
         let ahead = pages_ahead(&mut self.pager) - before;
         self.most_ahead = self.most_ahead.max(ahead);
@@ -68,6 +69,7 @@ impl World {
         } else {
             SLEEP_MAX
         };
+        self.pager_deadline = round.deadline;
         self.agent_at = round.deadline.min(self.agent_free_at + later);
         self.wake_threads(self.agent_free_at);
         while let Some(event) = self.pager.poll_event() {
@@ -75,10 +77,11 @@ impl World {
                 PagerEvent::Ready => self.ready = true,
                 PagerEvent::NodeLost { .. } | PagerEvent::PageRejected { .. }
                     if self.pages_may_be_lost => {}
+                PagerEvent::NodeLost { node, .. } => self.note_given_up(node, now)?,
                 event => return Err(FailureKind::GaveUp(event)),
             }
         }
-        Ok(())
+        self.check_losses(copies)
     }
 
     /// Threads whose pages are there go on when the agent is done.

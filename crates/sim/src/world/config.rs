@@ -38,6 +38,8 @@ pub struct WorldConfig {
     pub threads: usize,
     /// Of a thousand operations so many move memory.
     pub moves: u64,
+    /// Whatever can go wrong does so now and then.
+    pub troubled: bool,
     /// A node that dies half way through; there must be another.
     pub kill_node: Option<usize>,
     pub network: SimNetworkConfig,
@@ -64,6 +66,7 @@ impl Default for WorldConfig {
             memory_pages: 3072,
             threads: 3,
             moves: 10,
+            troubled: true,
             kill_node: None,
             network: SimNetworkConfig {
                 // 4 x 4.2 ms.
@@ -106,6 +109,8 @@ impl WorldConfig {
             threads: one_of(&[1, 2, 3, 4]) as usize,
             moves: one_of(&[10, 10, 20, 40]),
             kill_node: (nodes > 1 && one_of(&[0, 1, 2]) == 0).then_some(0),
+            // Another stream: what is drawn above names the worlds that have failed before.
+            troubled: self.troubled && Random::from_seed(!self.seed).ratio(2, 3),
             standstill: [
                 None,
                 Some(Duration::from_secs(10)),

@@ -27,6 +27,13 @@ pub(super) fn value_of(page: &[u8; PAGE_SIZE]) -> Option<u64> {
         .then_some(value)
 }
 
+/// True if a page seems to be that of a value, by its first and last words: [`value_of`] looks at all.
+pub(super) fn is_page_of(page: &[u8; PAGE_SIZE], value: u64) -> bool {
+    let last = PAGE_SIZE / WORD - 1;
+    page.starts_with(&word_of(value, 0).to_le_bytes())
+        && page.ends_with(&word_of(value, last).to_le_bytes())
+}
+
 /// Multiplication by an odd number (2^64 divided by the golden ratio) and rotation are one to one:
 /// only zero becomes zero.
 const fn word_of(value: u64, index: usize) -> u64 {

@@ -14,8 +14,29 @@ pub enum FailureKind {
         found: Option<u64>,
         allowed: Vec<u64>,
     },
-    #[error("{page:?} gave SIGBUS although no memory node was lost")]
+    #[error("{page:?} gave SIGBUS and was not lost")]
     BusError { page: PageNumber },
+    #[error("{page:?} of space {} was lost, and a copy was {place}", space.0)]
+    LostWithCopy {
+        space: SpaceId,
+        page: PageNumber,
+        place: &'static str,
+    },
+    #[error("{count} pages were lost while every node was reachable")]
+    LostWithoutReason { count: u64 },
+    #[error("node {node} was given up while it was reachable")]
+    GivenUp { node: usize },
+    #[error(
+        "the slot of {page:?} of space {} at node {node} holds {found:?}, expected one of {allowed:?}",
+        space.0
+    )]
+    WrongCopy {
+        space: SpaceId,
+        page: PageNumber,
+        node: usize,
+        found: Option<u64>,
+        allowed: Vec<u64>,
+    },
     #[error("the simulated program touched {page:?}, which it has not mapped")]
     NotMapped { page: PageNumber },
     #[error("{resident} pages are local, {limit} are allowed")]

@@ -68,6 +68,12 @@ impl SimFrames {
         content
     }
 
+    /// For a defect: every page that is in a frame is in the one before too.
+    pub(super) fn mix_up(&mut self) {
+        let mut bytes = self.pages.bytes.borrow_mut();
+        bytes.copy_within(PAGE_SIZE.., 0);
+    }
+
     /// The frame's memory came from the program by a move.
     pub(super) fn mark_foreign(&mut self, frame: u32) {
         self.foreign[frame as usize] = true;

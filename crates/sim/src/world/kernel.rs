@@ -2,6 +2,7 @@
 //! with their refusals.
 
 use super::config::{Attaching, Registering};
+use super::content::page_of;
 use super::defect::Defect;
 use super::frames::SimFrames;
 use super::physical::{Page, PhysicalMemory};
@@ -314,8 +315,15 @@ impl Kernel for SimKernel {
 
     fn poison(&mut self, page: SpacePage) -> Result<(), FillError> {
         self.fillable_unless_poisoned(page)?;
+        if self.defect == Some(Defect::LossesForgotten) {
+            self.fill(page, page_of(0));
+            return Ok(());
+        }
+        let spread = u64::from(self.defect == Some(Defect::LossesSpread));
         let place = self.space_mut(page.space());
-        place.poisoned.insert(page.page().0);
+        let last = page.page().0 + spread;
+        let missing = (page.page().0..=last).filter(|page| !place.present.contains_key(page));
+        place.poisoned.extend(missing);
         self.wake(page);
         Ok(())
     }

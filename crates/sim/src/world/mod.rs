@@ -18,6 +18,7 @@ mod calls;
 mod care;
 mod config;
 mod content;
+mod copies;
 mod defect;
 mod failure;
 mod frames;
@@ -34,6 +35,7 @@ mod script;
 mod space;
 mod state;
 mod transfer;
+mod trouble;
 mod workload;
 
 pub use config::{Attaching, Registering, WorldConfig};
@@ -45,10 +47,12 @@ pub use machine::{Machine, PageState, Progress};
 pub use program::{Operation, Outcome};
 pub use report::Report;
 pub use state::World;
+pub use trouble::Trouble;
 
-use legato_base::Random;
+use legato_base::{Duration, Random};
 use legato_pager::SpaceId;
 use program::State;
+use trouble::Troubles;
 use workload::Workload;
 
 /// Points in time from one standstill to the next, on average.
@@ -65,6 +69,10 @@ pub fn run(config: WorldConfig) -> Result<Report, Failure> {
     // A stream of its own: what the program does then does not depend on how it was served.
     let mut workload = Workload::new(Random::from_seed(!config.seed), &config);
     let mut random = Random::from_seed(config.seed.rotate_left(32));
+    let mut troubles = Troubles::new(
+        Random::from_seed(!config.seed.rotate_left(32)),
+        config.nodes,
+    );
     let mut left = config.steps;
     while left > 0 && !world.has_ended() {
         left -= give_work(&mut world, &mut workload, left);
@@ -76,15 +84,30 @@ pub fn run(config: WorldConfig) -> Result<Report, Failure> {
         }
         if let Some(time) = config.standstill
             && random.below(STANDSTILLS_APART) == 0
+            && !troubles.are_under_way()
         {
             world.stand_still(time);
         }
+        if config.troubled {
+            let turned = troubles.turn(&mut world);
+            turned.map_err(|kind| world.failure(kind))?;
+        }
         world.advance()?;
     }
+    while troubles.are_under_way() {
+        world.advance()?;
+        let ended = troubles.end_due(&mut world);
+        ended.map_err(|kind| world.failure(kind))?;
+    }
+    world.troubles = troubles.counts;
     end_threads(&mut world)?;
     (0..config.threads).for_each(|thread| workload.ended(thread));
     while let Some(range) = workload.take_mapping() {
         world.perform(0, Operation::Unmap(range))?;
+    }
+    // The fabric tries again once a second to destroy what the NIC did not let go.
+    if world.troubles.contains_key(&Trouble::Clinging) {
+        world.pass(Duration::from_secs(2))?;
     }
     world.finish()
 }

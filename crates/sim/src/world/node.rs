@@ -6,10 +6,16 @@ use legato_base::wire::slot::{SLOT_STRIDE, is_written};
 use legato_base::{Bytes, Duration, Time};
 use legato_fabric::FabricConfig;
 use legato_memnode::{NodeConfig, NodeServer};
-use legato_verbs::Address;
+use legato_verbs::{Address, RemoteAddress};
 
 /// How long a node takes to look at what came.
 const REACTION: Duration = Duration::from_micros(1);
+/// A node that cannot be reached for so long may be given up: four timeouts of a NIC are 17 ms here, of which
+/// any that runs already may count.
+const GIVEN_UP: Duration = Duration::from_millis(10);
+
+/// Incarnations of a node are so far apart.
+const RESTARTED: u64 = 1000;
 
 /// A node and its machine.
 #[derive(Debug)]
@@ -17,6 +23,14 @@ pub(super) struct Node {
     pub(super) name: String,
     pub(super) alive: bool,
     frozen: bool,
+    /// Nothing gets to it, or nothing from it.
+    unreachable_since: Option<Time>,
+    /// What the program had there is gone, or it has not been reachable for long.
+    may_be_given_up: bool,
+    /// When the program's pager has given it up.
+    pub(super) given_up_at: Option<Time>,
+    incarnation: u64,
+    pub(super) capacity: Bytes,
     pub(super) server: NodeServer,
     provider: SimProvider,
     turn_at: Time,
@@ -29,14 +43,23 @@ impl Node {
         capacity: Bytes,
     ) -> Result<Self, FailureKind> {
         let name = format!("node-{index}");
-        let mut provider = network.provider(&name);
+        let provider = network.provider(&name);
+        Self::begin(name, provider, u64::from(index) + 1, capacity)
+    }
+
+    fn begin(
+        name: String,
+        mut provider: SimProvider,
+        incarnation: u64,
+        capacity: Bytes,
+    ) -> Result<Self, FailureKind> {
         let config = NodeConfig {
-            incarnation: u64::from(index) + 1,
+            incarnation,
             capacity,
             available: || Bytes(u64::MAX),
         };
         let fabric = FabricConfig {
-            incarnation: config.incarnation,
+            incarnation,
             ..FabricConfig::default()
         };
         let mut server =
@@ -48,6 +71,11 @@ impl Node {
             name,
             alive: true,
             frozen: false,
+            unreachable_since: None,
+            may_be_given_up: false,
+            given_up_at: None,
+            incarnation,
+            capacity,
             server,
             provider,
             turn_at: Time::ZERO,
@@ -87,13 +115,73 @@ impl Node {
         }
     }
 
+    /// The bytes of a slot, if the node has it.
+    pub(super) fn peek(&self, place: RemoteAddress, into: &mut [u8; SLOT_STRIDE]) -> bool {
+        self.provider.peek(place, into)
+    }
+
+    pub(super) fn may_be_given_up(&self, now: Time) -> bool {
+        let since = self.unreachable_since;
+        self.may_be_given_up || since.is_some_and(|since| now.since(since) >= GIVEN_UP)
+    }
+
+    /// True of a node that can be reached, and always could.
+    pub(super) fn is_well(&self, now: Time) -> bool {
+        self.alive && self.unreachable_since.is_none() && !self.may_be_given_up(now)
+    }
+
+    /// All that it has.
+    pub(super) fn memory(&self) -> Vec<Vec<u8>> {
+        let all = self.provider.all_memory();
+        all.iter().map(|memory| memory.borrow().to_vec()).collect()
+    }
+
+    /// It has again what it had.
+    pub(super) fn put_back(&mut self, before: &[Vec<u8>]) {
+        for (memory, before) in self.provider.all_memory().iter().zip(before) {
+            if memory.borrow().len() == before.len() {
+                memory.borrow_mut().copy_from_slice(before);
+            }
+        }
+    }
+
+    /// From now on nothing gets to it, or from it.
+    pub(super) fn leave(&mut self, now: Time) {
+        self.unreachable_since.get_or_insert(now);
+    }
+
+    pub(super) fn come_back(&mut self, now: Time) {
+        self.may_be_given_up = self.may_be_given_up(now);
+        self.unreachable_since = None;
+    }
+
     pub(super) fn freeze(&mut self, network: &SimNetwork) {
         network.freeze(&self.name);
         self.frozen = true;
+        self.leave(network.now());
+    }
+
+    pub(super) fn thaw(&mut self, network: &SimNetwork) {
+        network.unfreeze(&self.name);
+        self.frozen = false;
+        self.come_back(network.now());
     }
 
     pub(super) fn kill(&mut self, network: &SimNetwork) {
         network.kill(&self.name);
         self.alive = false;
+        self.may_be_given_up = true;
+    }
+
+    /// It starts again with nothing, as another incarnation.
+    pub(super) fn restart(&mut self, network: &SimNetwork) -> Result<(), FailureKind> {
+        let incarnation = self.incarnation + RESTARTED;
+        let provider = network.restart(&self.name);
+        let given_up_at = self.given_up_at;
+        *self = Self::begin(self.name.clone(), provider, incarnation, self.capacity)?;
+        self.may_be_given_up = true;
+        self.given_up_at = given_up_at;
+        self.turn_at = network.now();
+        Ok(())
     }
 }

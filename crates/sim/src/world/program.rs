@@ -116,11 +116,7 @@ impl Model {
         page: u64,
         found: Option<u64>,
     ) -> Result<u64, FailureKind> {
-        let allowed = self
-            .pages(space)
-            .get(&page)
-            .cloned()
-            .unwrap_or_else(|| vec![0]);
+        let allowed = self.allowed(space, page).to_vec();
         match found.filter(|value| allowed.contains(value)) {
             Some(value) => {
                 if value == 0 || !self.freed.contains(&(space, page)) {
@@ -135,6 +131,14 @@ impl Model {
                 allowed,
             }),
         }
+    }
+
+    /// The values that a page may hold.
+    pub(super) fn allowed(&self, space: SpaceId, page: u64) -> &[u64] {
+        let pages = self.spaces.get(&space);
+        pages
+            .and_then(|pages| pages.get(&page))
+            .map_or(&[0], Vec::as_slice)
     }
 
     pub(super) fn settle(&mut self, space: SpaceId, page: u64, value: u64) {

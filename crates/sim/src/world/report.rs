@@ -1,8 +1,10 @@
 //! What a run did.
 
+use super::trouble::Trouble;
 use legato_base::histogram::Histogram;
 use legato_base::wire::stats::AgentCounters;
 use legato_base::{Duration, Time};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A successful run.
@@ -18,6 +20,8 @@ pub struct Report {
     pub accesses: u64,
     /// Accesses that ended in SIGBUS, because a node was lost.
     pub bus_errors: u64,
+    /// How often each trouble has come.
+    pub troubles: BTreeMap<Trouble, u64>,
     pub forks: u64,
     pub resident_pages_peak: u64,
     pub counters: AgentCounters,

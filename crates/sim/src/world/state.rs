@@ -1,12 +1,14 @@
 //! The world: a program, its pager, memory nodes and the network between them, in virtual time.
 
 use super::config::WorldConfig;
+use super::defect::Defect;
 use super::failure::{Failure, FailureKind};
 use super::frames::{Registered, SimFrames};
 use super::kernel::SimKernel;
 use super::node::Node;
 use super::program::{Model, Operation, Outcome, State};
 use super::report::{History, Report};
+use super::trouble::Trouble;
 use crate::provider::{SimNetwork, SimProvider};
 use legato_base::histogram::Histogram;
 use legato_base::wire::slot::{SLOT_HEADER_SIZE, SLOT_STRIDE};
@@ -16,6 +18,7 @@ use legato_memnode::NodeCounters;
 use legato_pager::replacement::ScanResistant;
 use legato_pager::{Budget, FrameBuffer, NodePlace, Pager, PagerConfig, PagerFabric, SpaceId};
 use legato_verbs::{AccessFlags, Address, MemoryRegion, Prepared, Provider};
+use std::collections::BTreeMap;
 
 /// Between two operations of a thread, at most; a quarter of it at least. Memory that the pager is
 /// not in charge of then grows by less than a headroom between two of its measurements.
@@ -58,6 +61,8 @@ pub struct World {
     pub(super) random: Random,
     pub(super) history: History,
     pub(super) agent_at: Time,
+    /// When the pager or the fabric has something to do next by itself.
+    pub(super) pager_deadline: Time,
     pub(super) agent_turns: u64,
     /// Pages brought before they were asked for, in one turn, at the most.
     pub(super) most_ahead: u64,
@@ -68,6 +73,12 @@ pub struct World {
     pub(super) starved: bool,
     pub(super) ready: bool,
     pub(super) pages_may_be_lost: bool,
+    /// So far.
+    pub(super) pages_lost: u64,
+    /// When the next trouble is over.
+    pub(super) trouble_at: Time,
+    /// How often each trouble has come.
+    pub(super) troubles: BTreeMap<Trouble, u64>,
     pub(super) accesses: u64,
     pub(super) bus_errors: u64,
     pub(super) forks: u64,
@@ -93,7 +104,12 @@ impl World {
 
     fn assemble(config: WorldConfig) -> Result<Self, FailureKind> {
         let mut random = Random::from_seed(config.seed);
-        let network = SimNetwork::new(random.next_u64(), config.network);
+        let mut network = config.network;
+        if config.defect == Some(Defect::Impatience) {
+            // Four times 0.26 ms.
+            network.timeout = 6;
+        }
+        let network = SimNetwork::new(random.next_u64(), network);
         let nodes = (0..config.nodes)
             .map(|index| Node::start(&network, index, config.node_capacity))
             .collect::<Result<Vec<_>, _>>()?;
@@ -140,6 +156,7 @@ impl World {
             random,
             history: History::default(),
             agent_at: Time::ZERO,
+            pager_deadline: Time::ZERO,
             agent_turns: 0,
             most_ahead: 0,
             agent_free_at: Time::ZERO,
@@ -148,6 +165,9 @@ impl World {
             starved: false,
             ready: false,
             pages_may_be_lost: false,
+            pages_lost: 0,
+            trouble_at: Time::NEVER,
+            troubles: BTreeMap::new(),
             accesses: 0,
             bus_errors: 0,
             forks: 0,
@@ -313,7 +333,6 @@ impl World {
     /// Kills a memory node, whose memory is gone.
     pub fn kill_node(&mut self, index: usize) {
         self.nodes[index].kill(&self.network);
-        self.pages_may_be_lost = true;
     }
 
     /// Changes what a memory node has, behind everybody's back: every slot that a page was written
@@ -402,6 +421,7 @@ impl World {
             elapsed: self.now(),
             accesses: self.accesses,
             bus_errors: self.bus_errors,
+            troubles: self.troubles.clone(),
             forks: self.forks,
             resident_pages_peak: self.resident_peak,
             counters: self.counters(),
