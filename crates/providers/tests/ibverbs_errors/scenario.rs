@@ -250,7 +250,7 @@ impl<P: Provider> Pair<P> {
         Ok(())
     }
 
-    /// Of three changes of the port's addresses two are about the own one. What becomes of another port of the
+    /// The port's addresses change three times, and two of the changes are about the own one. What becomes of another port of the
     /// device is nobody's concern here.
     fn address_goes_and_returns(&mut self) -> Outcome {
         let queue_pair = self.server.queue_pair;

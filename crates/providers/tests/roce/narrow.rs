@@ -95,7 +95,7 @@ fn a_path_that_becomes_narrow_under_work_loses_no_connection() {
     assert!(world.longest.get() > 4096);
 }
 
-/// What other NICs do with packets that they do not know.
+/// Other NICs' way with packets that they do not know.
 #[test]
 fn a_peer_that_answers_no_tries_gets_long_packets() {
     let mut world = World::new(72, WIDE, true);

@@ -37,7 +37,7 @@ impl Copies {
 }
 
 impl World {
-    /// What there is before a turn, if pages may be lost in it.
+    /// Returns the copies before a turn, if pages may be lost in it.
     pub(super) fn copies_before(&self, incoming: &Incoming, now: Time) -> Option<Copies> {
         // Only so the fabric learns something.
         let hears = self.provider.has_work() || self.pager_deadline <= now;
@@ -67,7 +67,7 @@ impl World {
         Ok(())
     }
 
-    /// What was lost in a turn was at a node that may be given up, and nowhere else.
+    /// Checks that pages lost in a turn were at a node that may be given up, and nowhere else.
     pub(super) fn check_losses(&mut self, before: Option<Copies>) -> Result<(), FailureKind> {
         let lost = self.pager.stats().counters.pages_lost;
         let count = lost - std::mem::replace(&mut self.pages_lost, lost);

@@ -25,7 +25,7 @@ pub(super) struct Node {
     frozen: bool,
     /// Nothing gets to it, or nothing from it.
     unreachable_since: Option<Time>,
-    /// What the program had there is gone, or it has not been reachable for long.
+    /// True if the program's pages there are gone, or the node has not been reachable for long.
     may_be_given_up: bool,
     /// When the program's pager has given it up.
     pub(super) given_up_at: Option<Time>,

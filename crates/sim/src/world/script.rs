@@ -123,13 +123,25 @@ impl World {
 
     /// For a while nothing that a node sends arrives.
     pub fn lose_what_is_sent_by(&mut self, node: usize, lasts: Duration) {
-        let lost = Effect::Packet(PacketEffect::Drop);
-        let (from, until) = (self.now(), self.now() + lasts);
-        let rule = Rule::new(Frequency::Always, lost).between(from, until);
+        self.lose_packets(node, lasts, [false, true]);
+    }
+
+    /// For a while packets to a node are lost, or packets from it.
+    pub(super) fn lose_packets(&mut self, node: usize, lasts: Duration, [to, from]: [bool; 2]) {
+        let (begin, end) = (self.now(), self.now() + lasts);
         let number = |name| self.network.machine_number(name);
-        let link = number(&self.nodes[node].name).zip(number("program"));
-        let scope = link.map_or(Scope::All, |(from, to)| Scope::Link(Link { from, to }));
-        self.network.faults(|faults| faults.add(rule.within(scope)));
+        let machines = number("program").zip(number(&self.nodes[node].name));
+        let Some((program, node)) = machines else {
+            unreachable!("invariant: both have a NIC");
+        };
+        for (is_lost, from, to) in [(to, program, node), (from, node, program)] {
+            if is_lost {
+                let lost = Effect::Packet(PacketEffect::Drop);
+                let rule = Rule::new(Frequency::Always, lost).between(begin, end);
+                let rule = rule.within(Scope::Link(Link { from, to }));
+                self.network.faults(|faults| faults.add(rule));
+            }
+        }
     }
 
     /// Another share of the run's local memory: see [`legato_pager::Pager::set_limit`].

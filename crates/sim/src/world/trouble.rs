@@ -1,10 +1,9 @@
-//! What goes wrong while a program runs: nodes die, start again, freeze or are cut off and come back, others take
+//! Troubles of a running program: nodes die, start again, freeze or are cut off and come back, others take
 //! their memory, and the program's machine has no mappings left or a NIC that is late or lets nothing go.
 
 use super::defect::Defect;
 use super::failure::FailureKind;
 use super::state::World;
-use crate::fault::{Effect, Frequency, Link, PacketEffect, Rule, Scope};
 use legato_base::wire::slot::SLOT_STRIDE;
 use legato_base::{Bytes, Duration, Random, Time};
 use legato_verbs::Prepared;
@@ -19,7 +18,7 @@ const SHORT: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(
 const LONG: [Duration; 2] = [Duration::from_millis(40), Duration::from_millis(400)];
 /// By so much completions are late.
 const LATE: Duration = Duration::from_millis(3);
-/// What others leave of a node's memory beside what is in use.
+/// Bytes that others leave free at a node.
 const LEFT: Bytes = Bytes::mib(1);
 
 /// A kind of trouble.
@@ -190,7 +189,8 @@ impl Troubles {
             Trouble::Cut | Trouble::Partition => {
                 let lasts = self.between(if kind == Trouble::Cut { SHORT } else { LONG });
                 let ways = self.random.below(3);
-                world.cut_off(node, lasts, [ways != 0, ways != 1]);
+                world.lose_packets(node, lasts, [ways != 0, ways != 1]);
+                world.nodes[node].leave(world.network.now());
                 lasts
             }
             Trouble::Competition => {
@@ -254,36 +254,5 @@ impl Troubles {
         }
         world.nodes[node].put_back(&over.memory);
         Ok(())
-    }
-}
-
-impl World {
-    /// For a while nothing gets to a node, or nothing from it.
-    fn cut_off(&mut self, node: usize, lasts: Duration, [to, from]: [bool; 2]) {
-        let now = self.now();
-        let number = |name| self.network.machine_number(name);
-        let Some((node_number, program)) = number(&self.nodes[node].name).zip(number("program"))
-        else {
-            unreachable!("both have a NIC");
-        };
-        let (there, back) = (
-            Link {
-                from: program,
-                to: node_number,
-            },
-            Link {
-                from: node_number,
-                to: program,
-            },
-        );
-        for (link, is_cut) in [(there, to), (back, from)] {
-            if is_cut {
-                let lost = Effect::Packet(PacketEffect::Drop);
-                let rule = Rule::new(Frequency::Always, lost).between(now, now + lasts);
-                let rule = rule.within(Scope::Link(link));
-                self.network.faults(|faults| faults.add(rule));
-            }
-        }
-        self.nodes[node].leave(now);
     }
 }

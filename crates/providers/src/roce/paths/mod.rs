@@ -1,4 +1,4 @@
-//! What gets through to peers: the path MTU of a connection is what both ends take, and a switch or a router between
+//! The lengths of packets that get through to peers: the path MTU of a connection is what both ends take, and a switch or a router between
 //! them may take less, from the beginning or from some day on, without a word (RFC 2923, 2.1).
 //!
 //! A queue pair's packets are as long as they are, because their numbers stand for bytes of messages. So packets that
